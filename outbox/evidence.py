@@ -1,0 +1,44 @@
+"""Whose fault a failure is: the job's own, or an outage's, which says nothing about the job.
+
+A failure costs its attempt only while the lane otherwise gets real answers. The answer that decides
+is the next one from another effect: a real one, and the failure was the job's own; another failure,
+and both belong to a run. Where none comes in time, a real answer during the call itself decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+#: How long a failure waits for another effect's answer. Longer says little more about the moment.
+GRACE_SECONDS = 1.0
+_REMEMBERED = 64
+
+
+class Evidence:
+    """The lane's latest answers, as evidence on each other."""
+
+    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._grace_seconds = grace_seconds
+        self._waiting: dict[asyncio.Future[bool], str] = {}
+        self._real: deque[tuple[str, float]] = deque(maxlen=_REMEMBERED)
+
+    def record(self, effect_key: str, *, real: bool, now: float) -> None:
+        """Take an answer into account; ``now`` on the boot clock, seconds."""
+        if real:
+            self._real.append((effect_key, now))
+        for future, key in list(self._waiting.items()):
+            if key != effect_key and not future.done():
+                future.set_result(real)
+
+    async def own_fault(self, effect_key: str, started: float) -> bool:
+        """Say whether the failure of a call that began at ``started`` was the effect's own."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = effect_key
+        try:
+            async with asyncio.timeout(self._grace_seconds):
+                return await future
+        except TimeoutError:
+            return any(key != effect_key and ended >= started for key, ended in self._real)
+        finally:
+            del self._waiting[future]

@@ -1,0 +1,93 @@
+"""Payloads: JSON, checked before any SQL, with the path of what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from outbox.errors import InvalidJob
+
+#: Payloads are kept small: they hold ids and what the text needs, not documents.
+PAYLOAD_BYTES_MAX = 256 * 1024
+DEPTH_MAX = 64
+#: Far beyond any amount of money; bounded since Python refuses to print ints of 4,300 digits.
+INTEGER_BITS_MAX = 4096
+
+_REMEDIES = {
+    "Decimal": "pass str(value), which stays exact",
+    "datetime": "pass value.isoformat()",
+    "date": "pass value.isoformat()",
+    "time": "pass value.isoformat()",
+    "UUID": "pass str(value)",
+    "bytes": "pass text, or base64 for binary data",
+    "set": "pass a sorted list",
+    "frozenset": "pass a sorted list",
+}
+
+
+def encode(payload: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the payload as JSON text, and the SHA-256 of its canonical form (sorted keys).
+
+    Raises:
+        InvalidJob: something in it is no JSON, or it is too large; ``field`` is the path.
+    """
+    if not isinstance(payload, Mapping):
+        raise InvalidJob("payload", f"must be a mapping, not {type(payload).__name__}")
+    _check(payload, "payload", 0)
+    try:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict)
+        canonical = json.dumps(
+            payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True, default=dict
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidJob("payload", f"can't be written as JSON ({error})") from None
+    size = len(text.encode())
+    if size > PAYLOAD_BYTES_MAX:
+        raise InvalidJob("payload", f"{size} bytes of JSON, at most {PAYLOAD_BYTES_MAX} fit; pass ids and read the rest")
+    return text, hashlib.sha256(canonical.encode()).digest()
+
+
+def _check(value: object, path: str, depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise InvalidJob(path, f"nested more than {DEPTH_MAX} deep, or it contains itself")
+    if isinstance(value, str):
+        check_text(value, path)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidJob(path, f"{value} is no JSON number; pass null or text")
+    elif isinstance(value, int):
+        if value.bit_length() > INTEGER_BITS_MAX:
+            raise InvalidJob(path, f"an integer of more than {INTEGER_BITS_MAX} bits; pass text")
+    elif isinstance(value, Mapping):
+        _check_mapping(value, path, depth)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", depth + 1)
+    elif value is not None:
+        kind = type(value).__name__
+        raise InvalidJob(path, f"{kind} is no JSON; {_REMEDIES.get(kind, 'pass text, numbers, lists or mappings')}")
+
+
+def _check_mapping(value: Mapping[Any, Any], path: str, depth: int) -> None:
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidJob(path, f"has a key of type {type(key).__name__}; JSON keys are text")
+        check_text(key, f"{path}, one of its keys")
+        _check(item, f"{path}.{key}", depth + 1)
+
+
+def check_text(value: str, field: str) -> None:
+    """Refuse what PostgreSQL or UTF-8 can't hold: NUL and lone surrogates.
+
+    Raises:
+        InvalidJob: it holds one of them.
+    """
+    if "\x00" in value:
+        raise InvalidJob(field, "holds a NUL character (U+0000), which PostgreSQL can't store; remove it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidJob(field, "holds half of a surrogate pair, which is no Unicode text; decode it properly") from None

@@ -1,0 +1,18 @@
+-- Gives a place in the queue to jobs whose time has come. One with an open effect goes before all
+-- new work (a position below zero), since the provider is forgetting its key.
+WITH due AS MATERIALIZED (
+    SELECT job.id
+    FROM outbox.job
+    WHERE job.waiting IN ('schedule', 'backoff')
+        AND job.available_at <= (SELECT clock_timestamp())
+    ORDER BY job.available_at
+    LIMIT :limit
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE outbox.job
+SET waiting = NULL,
+    position = nextval('outbox.job_position')
+        - CASE WHEN job.retry_first THEN 4611686018427387904 ELSE 0 END
+FROM due
+WHERE job.id = due.id
+RETURNING job.topic

@@ -1,0 +1,117 @@
+-- Writes the outcomes of a batch of attempts, each fenced by its claim. Locks: the job rows, then
+-- the ledger rows, each sorted. A ledger row is touched only while it is open and nobody has begun
+-- a try since ours (requests_seen), with one exception: an acceptance in hand moves an effect from
+-- open or held to delivered, whoever holds the claim by now. An outcome whose ledger row has moved
+-- on sends its job back into the queue, unspent: the next begin reads what to do.
+WITH outcome AS (
+    SELECT *
+    FROM unnest(
+        CAST(:job_ids AS bigint[]), CAST(:claim_versions AS bigint[]), CAST(:effect_keys AS text[]),
+        CAST(:requests_seen AS bigint[]), CAST(:effect_states AS text[]),
+        CAST(:nothing_open AS boolean[]), CAST(:message_ids AS text[]), CAST(:job_actions AS text[]),
+        CAST(:refunds AS boolean[]), CAST(:delays_seconds AS float8[]), CAST(:reasons AS text[]),
+        CAST(:details AS text[])
+    ) AS outcome (
+        job_id, claim_version, effect_key, requests_seen, effect_state, nothing_open, message_id,
+        job_action, refund, delay_seconds, reason, detail
+    )
+), claim AS MATERIALIZED (
+    SELECT job.id
+    FROM outcome
+    JOIN outbox.job ON job.id = outcome.job_id
+    WHERE job.claim_version = outcome.claim_version AND job.claimed_by = :claimed_by
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job
+), target AS MATERIALIZED (
+    SELECT effect.effect_key, outcome.job_id
+    FROM outcome
+    LEFT JOIN claim ON claim.id = outcome.job_id
+    JOIN outbox.effect ON effect.effect_key = outcome.effect_key
+    WHERE outcome.effect_state IS NOT NULL
+        AND (
+            (
+                claim.id IS NOT NULL
+                AND effect.state = 'open'
+                AND effect.requests_sent = outcome.requests_seen
+            )
+            OR (outcome.effect_state = 'delivered' AND effect.state IN ('open', 'held'))
+        )
+    ORDER BY effect.effect_key
+    FOR NO KEY UPDATE OF effect
+), written AS (
+    UPDATE outbox.effect
+    SET state = outcome.effect_state,
+        open_since = CASE WHEN outcome.nothing_open THEN NULL ELSE effect.open_since END,
+        request = CASE
+            WHEN outcome.effect_state IN ('open', 'held') THEN effect.request
+        END,
+        provider_message_id = coalesce(outcome.message_id, effect.provider_message_id),
+        settled_at = CASE
+            WHEN outcome.effect_state NOT IN ('open', 'held') THEN clock_timestamp()
+        END,
+        detail = coalesce(outcome.detail, outcome.reason)
+    FROM target
+    JOIN outcome USING (job_id)
+    WHERE effect.effect_key = target.effect_key
+    RETURNING target.job_id
+), decided AS MATERIALIZED (
+    SELECT
+        claim.id, outcome.reason, outcome.detail, outcome.delay_seconds,
+        CASE
+            WHEN moved.on_ THEN 'retry_now' ELSE outcome.job_action
+        END AS job_action,
+        outcome.refund OR moved.on_ AS refund,
+        outcome.effect_state = 'open' AND NOT outcome.nothing_open AS retry_first
+    FROM claim
+    JOIN outcome ON outcome.job_id = claim.id
+    LEFT JOIN written ON written.job_id = claim.id
+    CROSS JOIN LATERAL (
+        SELECT outcome.effect_state IS NOT NULL
+            AND outcome.job_action <> 'done'
+            AND written.job_id IS NULL AS on_
+    ) AS moved
+), removed AS (
+    DELETE FROM outbox.job
+    USING decided
+    WHERE job.id = decided.id
+        AND decided.job_action IN ('done', 'duplicate', 'dead', 'cancelled')
+    RETURNING job.*, decided.job_action, decided.reason, decided.detail
+), ended AS (
+    INSERT INTO outbox.ended_job (
+        id, topic, priority, effect_key, payload, payload_fingerprint, ordering_key, max_attempts,
+        expires_at, enqueued_at, attempts, claim_version, ended_as, reason, detail
+    )
+    SELECT
+        id, topic, priority, effect_key, payload, payload_fingerprint, ordering_key, max_attempts,
+        expires_at, enqueued_at, attempts, claim_version, job_action, reason, detail
+    FROM removed
+    WHERE job_action <> 'done'
+), kept AS (
+    UPDATE outbox.job
+    SET claimed_by = NULL,
+        claimed_at = NULL,
+        lease_until = NULL,
+        attempts = job.attempts - CASE WHEN decided.refund THEN 1 ELSE 0 END,
+        waiting = CASE decided.job_action WHEN 'retry' THEN 'backoff' WHEN 'hold' THEN 'resolve' END,
+        available_at = CASE
+            WHEN decided.job_action = 'retry'
+            THEN clock_timestamp() + decided.delay_seconds * interval '1 second'
+            ELSE job.available_at
+        END,
+        position = CASE
+            WHEN decided.job_action = 'give_back' THEN job.position
+            WHEN decided.job_action = 'retry_now' THEN nextval('outbox.job_position')
+        END,
+        retry_first = coalesce(decided.retry_first, job.retry_first),
+        last_error = coalesce(decided.reason, job.last_error)
+    FROM decided
+    WHERE job.id = decided.id
+        AND decided.job_action IN ('retry', 'retry_now', 'hold', 'give_back')
+)
+SELECT
+    outcome.job_id,
+    claim.id IS NOT NULL AS claim_held,
+    written.job_id IS NOT NULL AS effect_written
+FROM outcome
+LEFT JOIN claim ON claim.id = outcome.job_id
+LEFT JOIN written ON written.job_id = outcome.job_id

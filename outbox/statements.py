@@ -1,0 +1,29 @@
+"""The SQL of the library, one statement a file under ``sql/``, with ``:named`` parameters."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+
+
+@cache
+def text(name: str) -> str:
+    """Return the statement ``sql/<name>.sql`` as it ships: ``:named`` parameters, as SQLAlchemy's ``text()`` takes them."""
+    source = files("outbox").joinpath("sql", f"{name}.sql").read_text("utf-8")
+    return _COMMENT.sub("", source).strip()
+
+
+@cache
+def parameters(name: str) -> frozenset[str]:
+    """Return the names of the statement's parameters."""
+    return frozenset(_PARAMETER.findall(text(name)))
+
+
+@cache
+def psycopg(name: str) -> str:
+    """Return the statement with psycopg's placeholders, preferring binary parameters."""
+    return _PARAMETER.sub(r"%(\1)b", text(name).replace("%", "%%"))
