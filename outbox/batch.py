@@ -67,7 +67,7 @@ class Batch(Generic[Item, Result]):
                 return
             for one in taken:
                 await self._serve([one])
-        except Exception as error:  # whatever it is belongs to those who wait for it
+        except Exception as error:  # noqa: BLE001 - whatever it is belongs to those who wait
             for _, future in taken:
                 _fail(future, error)
         else:

@@ -1,4 +1,4 @@
-"""Claiming: which jobs to take next, from where in the queue, and when to look through all of it."""
+"""Claiming: which jobs to take next, from where in the queue, and when to look through it all."""
 
 from __future__ import annotations
 
@@ -42,9 +42,15 @@ class Claims:
     """
 
     def __init__(
-        self, connection: Connection, leases: Leases, claimed_by: str, topics: Iterable[str],
-        *, lease_seconds: float, poll_seconds: float,
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        leases: Leases,
+        claimed_by: str,
+        topics: Iterable[str],
+        *,
+        lease_seconds: float,
+        poll_seconds: float,
+    ) -> None:
         self._connection = connection
         self._leases = leases
         self._claimed_by = claimed_by
@@ -67,7 +73,7 @@ class Claims:
         self._next_scan = 0.0
 
     async def scan(self) -> None:
-        """Let due jobs into the queue, learn its lanes, start from the bottom again, look for crashed claims."""
+        """Let due jobs in, learn the lanes, start from the bottom, look for crashed claims."""
         started = boot_seconds()
         await self.promote()
         lanes = await self._connection.fetch(_Lane, "list_lanes", topics=self._topics)
@@ -79,7 +85,10 @@ class Claims:
     async def promote(self) -> None:
         """Give a place in the queue to what has waited long enough."""
         for statement in ("promote_due_jobs", "release_ordered_jobs", "release_held_jobs"):
-            while len(await self._connection.fetch(_Topic, statement, limit=_PROMOTED_AT_ONCE)) == _PROMOTED_AT_ONCE:
+            while (
+                len(await self._connection.fetch(_Topic, statement, limit=_PROMOTED_AT_ONCE))
+                == _PROMOTED_AT_ONCE
+            ):
                 pass
 
     async def take(self, limit: int, *, new_work_only: bool = False) -> Sequence[Job]:

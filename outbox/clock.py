@@ -8,5 +8,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_seconds() -> float:
-    """Return seconds since some fixed moment, suspended time included where the system counts it."""
+    """Return seconds since a fixed moment, suspended time included where the system counts it."""
     return time.clock_gettime(_CLOCK)

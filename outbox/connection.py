@@ -1,4 +1,4 @@
-"""One PostgreSQL connection of a consumer: it reconnects, and each call is one short transaction."""
+"""One PostgreSQL connection of a consumer: it reconnects; each call is one short transaction."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ _KEEPALIVE = {
     "tcp_user_timeout": "25000",
 }
 #: SQLSTATE classes and codes that say nothing about the statement: the same one may pass later.
-_PASSING = re.compile(
-    r"08...|53...|57...|40001|40P01|55P03|25P03|25006|0A000|XX000|26000", re.IGNORECASE
-)
+_PASSING = re.compile(r"08...|53...|57...|40001|40P01|55P03|25P03|25006|26000", re.IGNORECASE)
 
 
 def libpq_url(url: str) -> str:
@@ -71,10 +69,12 @@ def host_of(url: str) -> str:
 
 
 def passing(error: psycopg.Error) -> bool:
-    """Say whether an error speaks of the moment (connection, locks, shutdown), not of the statement."""
+    """Say whether an error speaks of the moment (connection, locks, shutdown) only."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return _PASSING.fullmatch(error.sqlstate) is not None
+    # "cached plan must not change result type": a migration went by; the next try plans anew.
+    stale_plan = error.sqlstate == "0A000" and "cached plan" in str(error)
+    return stale_plan or _PASSING.fullmatch(error.sqlstate) is not None
 
 
 class Connection:
@@ -139,7 +139,9 @@ class Connection:
         await raw.set_isolation_level(IsolationLevel.READ_COMMITTED)
         await raw.set_read_only(False)
 
-    async def _run(self, kind: type[Row], query: str, parameters: Mapping[str, object]) -> list[Row]:
+    async def _run(
+        self, kind: type[Row], query: str, parameters: Mapping[str, object]
+    ) -> list[Row]:
         raw = await self.raw()
         begin = nullcontext() if self._default_fits else raw.transaction()
         async with begin, raw.cursor(row_factory=class_row(kind)) as cursor:
@@ -163,7 +165,10 @@ class Connection:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 

@@ -21,6 +21,7 @@ from outbox.connection import Connection
 from outbox.errors import DatabaseUnavailable, LeaseLost, OutboxError
 from outbox.evidence import Evidence
 from outbox.gateway import Gateway, Unrenderable
+from outbox.intake import Intake
 from outbox.job import Attempt, Job
 from outbox.lane import Lane
 from outbox.lease import Leases
@@ -36,8 +37,8 @@ Result = TypeVar("Result")
 
 _BATCH_LIMIT = 200
 _RETRY_SECONDS = 0.5
-#: Beyond the deadline, for the check itself and the settling of a call that used all of it.
-_LEASE_MARGIN_SECONDS = 0.2
+#: Beyond the deadline, for the check itself: a call may use all of its deadline.
+_LEASE_MARGIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,15 @@ class Consumer:
     """One consumer process: claims the jobs of its gateway's topics and brings each to an end."""
 
     def __init__(
-        self, database_url: str, gateway: Gateway, settings: OutboxSettings,
-        *, concurrency: int, rate_per_second: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        database_url: str,
+        gateway: Gateway,
+        settings: OutboxSettings,
+        *,
+        concurrency: int,
+        rate_per_second: float | None = None,
+    ) -> None:
+        #: Fresh for each process start, so that a restart is never taken for what crashed.
         self.claimed_by = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
         self._gateway = gateway
         self._settings = settings
@@ -67,29 +74,126 @@ class Consumer:
             name: Connection(database_url, f"outbox {name} {self.claimed_by}"[:63])
             for name in ("claim", "begin", "settle", "heartbeat", "listen")
         }
-        self._leases = Leases(self._connections["heartbeat"], self.claimed_by, settings.lease_seconds)
-        self._claims = Claims(
-            self._connections["claim"], self._leases, self.claimed_by, gateway.topics,
-            lease_seconds=settings.lease_seconds, poll_seconds=settings.poll_seconds,
-        )  # fmt: skip
-        place = Place(gateway.provider, gateway.account, gateway.deadline_seconds)
-        ledger = Ledger(self._connections["begin"], self.claimed_by, place, gateway.policy)
-        settler = Settler(self._connections["settle"], self.claimed_by)
-        self._begins: Batch[Intent, Begin] = Batch(
-            self._patiently(ledger.begin), limit=_BATCH_LIMIT, divisible=psycopg.Error
-        )
-        self._settles: Batch[Settlement, Settled] = Batch(
-            self._patiently(settler.settle), limit=_BATCH_LIMIT, divisible=psycopg.Error
-        )
-        self._wake = Wake(
-            self._connections["listen"], self._connections["heartbeat"], self.claimed_by, gateway.topics,
-            seen_seconds=4 * settings.heartbeat_seconds + 2 * settings.poll_seconds,
-        )  # fmt: skip
         self._lane = Lane(concurrency, rate_per_second)
         self._evidence = Evidence()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = self._wake.hint
         self._stopping = False
+        self._build()
+
+    def _build(self) -> None:
+        link, settings, gateway = self._connections, self._settings, self._gateway
+        self._leases = Leases(link["heartbeat"], self.claimed_by, settings.lease_seconds)
+        claims = Claims(
+            link["claim"],
+            self._leases,
+            self.claimed_by,
+            gateway.topics,
+            lease_seconds=settings.lease_seconds,
+            poll_seconds=settings.poll_seconds,
+        )
+        self._wake = Wake(
+            link["listen"],
+            link["heartbeat"],
+            self.claimed_by,
+            gateway.topics,
+            seen_seconds=4 * settings.heartbeat_seconds + 2 * settings.poll_seconds,
+        )
+        self._intake = Intake(claims, self._lane, self._wake, settings.poll_seconds)
+        place = Place(gateway.provider, gateway.account, gateway.deadline_seconds)
+        ledger = Ledger(link["begin"], self.claimed_by, place, gateway.policy)
+        settler = Settler(link["settle"], self.claimed_by)
+        self._begins: Batch[Intent, Begin] = Batch(
+            _patiently(ledger.begin), limit=_BATCH_LIMIT, divisible=psycopg.Error
+        )
+        self._settles: Batch[Settlement, Settled] = Batch(
+            _patiently(settler.settle), limit=_BATCH_LIMIT, divisible=psycopg.Error
+        )
+
+    # -- the story of one job ---------------------------------------------------------------------
+
+    async def _work(self, job: Job) -> None:
+        try:
+            outcome = await self._outcome(job)
+            if outcome is None:
+                _log.warning("job %d: lease lost before its call; another consumer has it", job.id)
+            else:
+                await self._settle(job, outcome)
+        finally:
+            self._leases.remove(job)
+
+    async def _outcome(self, job: Job) -> Outcome | None:
+        """Bring one job to its outcome; ``None`` when the claim was lost on the way."""
+        if self._stopping:
+            return Outcome(JobAction.GIVE_BACK, refund=True)
+        over_the_cap = job.attempts > self._gateway.policy(job.topic).attempts_allowed(job)
+        try:
+            request = None if over_the_cap else await self._gateway.render(job)
+        except Unrenderable as error:
+            return Outcome(JobAction.DEAD, "unrenderable", detail=str(error))
+        intent = Intent(job, request, may_insert=not over_the_cap and not job.expired)
+        begun = await self._begins.submit(intent)
+        if isinstance(begun, LeaseLost):
+            return None
+        if isinstance(begun, Outcome):
+            return begun
+        return await self._call(job, begun, party=request.party if request else "")
+
+    async def _call(self, job: Job, attempt: Attempt, party: str) -> Outcome:
+        seconds = self._gateway.deadline_seconds
+
+        def may_start() -> bool:
+            left = seconds + _LEASE_MARGIN_SECONDS
+            in_memory = boot_seconds() + left <= attempt.call_before
+            return in_memory and self._leases.allows(job, left)
+
+        if not may_start():
+            return not_started(attempt, "lease_too_short")
+        started = boot_seconds()
+        answer = await self._gateway.call(
+            attempt.wire_key, attempt.body, deadline_seconds=seconds, may_start=may_start
+        )
+        return await self._decide(job, attempt, answer, started, party)
+
+    async def _decide(
+        self, job: Job, attempt: Attempt, answer: Answer, started: float, party: str
+    ) -> Outcome:
+        at_fault = self._lane.at_fault(answer, job.effect_key)
+        self._learn(job, answer, party, real=answer.meaning in REAL and not at_fault)
+        own = answer.meaning is Meaning.FAILED and await self._evidence.own_fault(
+            job.effect_key, started
+        )
+        policy = self._gateway.policy(job.topic)
+        return after_answer(answer, job, attempt, policy, lane_answers=own, lane_at_fault=at_fault)
+
+    async def _settle(self, job: Job, outcome: Outcome) -> None:
+        try:
+            settled = await self._settles.submit(Settlement(job, outcome))
+        except psycopg.Error as error:
+            _log.error(
+                "job %d: the database refused its outcome (%s); its lease will run out",
+                job.id,
+                error.sqlstate,
+            )
+            return
+        _report(job, outcome, settled)
+
+    def _learn(self, job: Job, answer: Answer, party: str, *, real: bool) -> None:
+        now, paused = boot_seconds(), self._lane.paused
+        self._lane.record(answer, job.effect_key, party, now)
+        self._evidence.record(job.effect_key, real=real, now=now)
+        if answer.meaning not in REAL:
+            _log.info("job %d (%s): %s", job.id, job.effect_key, answer.reason)
+        if self._lane.paused is not None and paused is None:
+            _log.error(
+                "paused: the provider refuses the account or the endpoint (%s); no job is at fault "
+                "and none is spent. Mend key, URL, sender domain or quota; a probe goes out now "
+                "and then",
+                self._lane.paused,
+            )
+        elif self._lane.paused is None and paused is not None:
+            _log.warning("the provider answers again: no longer paused")
+
+    # -- the loop ---------------------------------------------------------------------------------
 
     async def run(self, *, drain: bool = False, timeout_seconds: float | None = None) -> int:
         """Work until told to stop (or, draining, until nothing is left) and return the exit code.
@@ -100,12 +204,17 @@ class Consumer:
         self._on_signals()
         services = [
             asyncio.create_task(service)
-            for service in (self._begins.serve(), self._settles.serve(), self._heartbeats(), self._wake.listen())
-        ]  # fmt: skip
-        loop = asyncio.create_task(self._claim_loop(drain=drain))
+            for service in (
+                self._begins.serve(),
+                self._settles.serve(),
+                self._heartbeats(),
+                self._wake.listen(),
+            )
+        ]
+        loop = asyncio.create_task(self._loop(drain=drain))
         try:
             async with asyncio.timeout(timeout_seconds):
-                code = await self._first_end(loop, services)
+                code = await _first_end(loop, services)
         except TimeoutError:
             _log.warning("--timeout: %g s have passed; finishing what has begun", timeout_seconds)
             code = 1
@@ -119,49 +228,32 @@ class Consumer:
     def stop(self) -> None:
         """Stop claiming; give back what has not begun, finish what has."""
         self._stopping = True
-        self._changed.set()
+        self._intake.nudge()
 
-    # -- claiming ---------------------------------------------------------------------------------
-
-    async def _claim_loop(self, *, drain: bool) -> int:
+    async def _loop(self, *, drain: bool) -> int:
         while not self._stopping:
             try:
-                busy = await self._claim_some()
-                if not busy and drain and (code := await self._drained()) is not None:
+                jobs = await self._intake.take(len(self._tasks))
+                if not jobs and drain and (code := await self._drained()) is not None:
                     return code
-                if not busy:
-                    await self._sleep()
+                self._start(jobs or await self._intake.rest(len(self._tasks)))
             except DatabaseUnavailable as error:
                 _log.warning("database unavailable (%s); waiting for it", error)
-                self._claims.scan_soon()
-                await self._pause(_RETRY_SECONDS + self._settings.poll_seconds)
+                self._intake.after_outage()
+                await self._intake.pause(_RETRY_SECONDS + self._settings.poll_seconds)
         return 0
 
-    async def _claim_some(self) -> bool:
-        """Claim what can start now; say whether there may be more at once."""
-        if self._claims.scan_due:
-            await self._claims.scan()
-        slots = self._lane.slots(len(self._tasks), boot_seconds())
-        if self._claims.crashed_waiting:
-            return await self._claim_crashed(slots)
-        if slots == 0:
-            return False
-        jobs = await self._claims.take(slots, new_work_only=self._lane.probes_new_work)
-        self._start(jobs)
-        if len(jobs) == slots:
-            await self._wake.awake()
-        return len(jobs) > 0
+    def _start(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            task = asyncio.create_task(self._work(job))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
 
-    async def _claim_crashed(self, slots: int) -> bool:
-        """A job that may kill its worker is tried alone, so that it takes nobody with it twice."""
-        if self._tasks or slots == 0:
-            return False
-        job = await self._claims.take_crashed()
-        if job is None:
-            return True
-        _log.info("job %d: its last claim ended in a crash; tried alone", job.id)
-        self._start([job])
-        return False
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._intake.nudge()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("an attempt ended in %s", type(error).__name__, exc_info=error)
 
     async def _drained(self) -> int | None:
         """Return the exit code once there is nothing left to wait for."""
@@ -174,117 +266,6 @@ class Consumer:
             return 0
         return None if self._lane.paused is None else 1
 
-    async def _sleep(self) -> None:
-        """Wait for a hint, a free slot, or the next poll, whichever comes first."""
-        now = boot_seconds()
-        seconds = self._settings.poll_seconds * (0.8 + 0.4 * secrets.randbelow(1000) / 1000)
-        if (closed := self._lane.wait_seconds(now)) > 0:
-            await self._pause(min(seconds, closed))
-            return
-        if self._lane.slots(len(self._tasks), now) > 0 and not self._wake.said_asleep(seconds):
-            await self._wake.note(sleep_seconds=3 * self._settings.poll_seconds)
-            # The last look after saying so: what was committed before it has sent no hint.
-            if await self._claim_some():
-                return
-        await self._pause(seconds)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._changed.clear()
-
-    def _start(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._lane.started(boot_seconds())
-            task = asyncio.create_task(self._work(job))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a job's attempt ended in %s", type(error).__name__, exc_info=error)
-
-    # -- one job ----------------------------------------------------------------------------------
-
-    async def _work(self, job: Job) -> None:
-        try:
-            outcome = await self._outcome(job)
-            if outcome is None:
-                _log.warning("job %d: lease lost before its call; another consumer has it", job.id)
-                return
-            await self._settle(job, outcome)
-        finally:
-            self._leases.remove(job)
-
-    async def _outcome(self, job: Job) -> Outcome | None:
-        """Bring one job to its outcome; ``None`` when the claim was lost on the way."""
-        policy = self._gateway.policy(job.topic)
-        if self._stopping:
-            return Outcome(JobAction.GIVE_BACK, refund=True)
-        over_the_cap = job.attempts > policy.attempts_allowed(job)
-        try:
-            request = None if over_the_cap else await self._gateway.render(job)
-        except Unrenderable as error:
-            return Outcome(JobAction.DEAD, "unrenderable", detail=str(error))
-        may_insert = not over_the_cap and not job.expired
-        begun = await self._begins.submit(Intent(job, request, may_insert))
-        if isinstance(begun, LeaseLost):
-            return None
-        if isinstance(begun, Outcome):
-            return begun
-        return await self._call(job, begun, party=request.party if request else "")
-
-    async def _call(self, job: Job, attempt: Attempt, party: str) -> Outcome:
-        seconds = self._gateway.deadline_seconds
-
-        def may_start() -> bool:
-            left = seconds + _LEASE_MARGIN_SECONDS
-            return self._leases.allows(job, left) and boot_seconds() + left <= attempt.call_before
-
-        started = boot_seconds()
-        if not may_start():
-            return not_started(attempt, "lease_too_short")
-        answer = await self._gateway.call(
-            attempt.wire_key, attempt.body, deadline_seconds=seconds, may_start=may_start
-        )
-        return await self._decide(job, attempt, answer, started, party)
-
-    async def _decide(self, job: Job, attempt: Attempt, answer: Answer, started: float, party: str) -> Outcome:
-        now = boot_seconds()
-        real = answer.meaning in REAL
-        at_fault = self._lane.at_fault(answer, job.effect_key)
-        paused = self._lane.paused
-        self._lane.record(answer, job.effect_key, party, now)
-        self._evidence.record(job.effect_key, real=real and not at_fault, now=now)
-        if self._lane.paused != paused:
-            _log.log(*self._pause_line())
-        own = answer.meaning is Meaning.FAILED and await self._evidence.own_fault(job.effect_key, started)
-        if not real:
-            _log.info("job %d (%s): %s", job.id, job.effect_key, answer.reason)
-        return after_answer(
-            answer, job, attempt, self._gateway.policy(job.topic), lane_answers=own, lane_at_fault=at_fault
-        )
-
-    async def _settle(self, job: Job, outcome: Outcome) -> None:
-        try:
-            settled = await self._settles.submit(Settlement(job, outcome))
-        except psycopg.Error as error:
-            _log.error("job %d: the database refused its outcome (%s); its lease will run out", job.id, error.sqlstate)
-            return
-        if not settled.claim_held:
-            _log.warning("job %d (%s): lease lost before settling%s", job.id, job.effect_key,
-                         "; the acceptance was written all the same" if settled.effect_written else "")  # fmt: skip
-        elif outcome.job_action in {JobAction.DEAD, JobAction.HOLD}:
-            _log.warning("job %d (%s): %s: %s", job.id, job.effect_key, outcome.job_action, outcome.detail or outcome.reason)
-
-    # -- services ---------------------------------------------------------------------------------
-
     async def _heartbeats(self) -> None:
         while True:
             try:
@@ -293,41 +274,13 @@ class Consumer:
                     for job_id in await self._leases.extend():
                         _log.warning("job %d: lease lost", job_id)
             except (DatabaseUnavailable, psycopg.Error) as error:
-                _log.warning("heartbeat failed (%s); no call starts that might outlive its lease", type(error).__name__)
+                _log.warning(
+                    "heartbeat failed (%s); no call starts that might outlive its lease",
+                    type(error).__name__,
+                )
             await asyncio.sleep(self._settings.heartbeat_seconds)
 
-    def _patiently(
-        self, run: Callable[[Sequence[Any]], Awaitable[list[Result]]]
-    ) -> Callable[[Sequence[Any]], Coroutine[None, None, list[Result]]]:
-        """Repeat a statement for as long as the database is away; both kinds may be repeated."""
-
-        async def patient(items: Sequence[Any]) -> list[Result]:
-            while True:
-                try:
-                    return await run(items)
-                except DatabaseUnavailable as error:
-                    _log.warning("database unavailable (%s); trying again", error)
-                    await asyncio.sleep(_RETRY_SECONDS)
-
-        return patient
-
-    def _pause_line(self) -> tuple[int, str]:
-        if self._lane.paused is None:
-            return logging.WARNING, "provider answers again: the lane is open"
-        return logging.ERROR, (
-            f"paused: the provider refuses the account or the endpoint ({self._lane.paused}); no job is at "
-            "fault and none is spent. Mend the configuration (key, URL, sender domain, quota); a probe goes out now and then"
-        )
-
-    # -- beginning and end ------------------------------------------------------------------------
-
-    async def _first_end(self, loop: asyncio.Task[int], services: Sequence[asyncio.Task[None]]) -> int:
-        done, _ = await asyncio.wait([loop, *services], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if task is not loop:
-                task.result()
-                raise OutboxError("a part of the consumer stopped by itself")
-        return loop.result()
+    # -- the end ----------------------------------------------------------------------------------
 
     async def _finish(self, services: Sequence[asyncio.Task[None]]) -> bool:
         """Let calls in flight end and settle, with the heartbeats going on; then close everything.
@@ -338,21 +291,26 @@ class Consumer:
         if self._tasks:
             _, unsettled = await asyncio.wait(self._tasks, timeout=self._settings.lease_seconds)
         if unsettled:
-            _log.error("%d attempts could not be settled; their leases will run out", len(unsettled))
+            _log.error(
+                "%d attempts could not be settled; their leases will run out", len(unsettled)
+            )
         for task in unsettled:
             task.cancel()
+        await self._sign_off()
+        for service in services:
+            service.cancel()
+        await asyncio.gather(*unsettled, *services, return_exceptions=True)
+        await self._gateway.close()
+        for connection in self._connections.values():
+            await connection.close()
+        return not unsettled
+
+    async def _sign_off(self) -> None:
         try:
             async with asyncio.timeout(2):
                 await self._wake.forget()
         except (OutboxError, psycopg.Error, TimeoutError) as error:
             _log.debug("could not sign off: %s", type(error).__name__)
-        for service in services:
-            service.cancel()
-        await asyncio.gather(*services, return_exceptions=True)
-        await self._gateway.close()
-        for connection in self._connections.values():
-            await connection.close()
-        return not unsettled
 
     def _on_signals(self) -> None:
         def asked(name: str) -> None:
@@ -364,3 +322,42 @@ class Consumer:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, asked, number.name)
+
+
+async def _first_end(loop: asyncio.Task[int], services: Sequence[asyncio.Task[None]]) -> int:
+    """Wait for the loop; a service that ends before it has failed, and is not left unnoticed."""
+    done, _ = await asyncio.wait([loop, *services], return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        if task is not loop:
+            task.result()
+            raise OutboxError("a part of the consumer stopped by itself")
+    return loop.result()
+
+
+def _patiently(
+    run: Callable[[Sequence[Any]], Awaitable[list[Result]]],
+) -> Callable[[Sequence[Any]], Coroutine[None, None, list[Result]]]:
+    """Repeat a statement for as long as the database is away; begin and settle may be repeated."""
+
+    async def patient(items: Sequence[Any]) -> list[Result]:
+        while True:
+            try:
+                return await run(items)
+            except DatabaseUnavailable as error:
+                _log.warning("database unavailable (%s); trying again", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    return patient
+
+
+def _report(job: Job, outcome: Outcome, settled: Settled) -> None:
+    if not settled.claim_held:
+        _log.warning(
+            "job %d (%s): its claim no longer held when it was settled%s",
+            job.id,
+            job.effect_key,
+            "; the acceptance is written all the same" if settled.effect_written else "",
+        )
+    elif outcome.job_action in {JobAction.DEAD, JobAction.HOLD}:
+        why = outcome.detail or outcome.reason
+        _log.warning("job %d (%s): %s: %s", job.id, job.effect_key, outcome.job_action, why)

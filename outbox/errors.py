@@ -23,7 +23,7 @@ class WrongConnection(OutboxError, TypeError):
 
 
 class ConfigurationError(OutboxError):
-    """A setting is missing, malformed, or contradicts another; the message names it and the remedy."""
+    """A setting is missing, malformed, or contradicts another; the text names it and the remedy."""
 
 
 class SchemaError(OutboxError):

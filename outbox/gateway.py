@@ -46,7 +46,12 @@ class Gateway(Protocol):
         """
 
     async def call(
-        self, wire_key: str, body: bytes | None, *, deadline_seconds: float, may_start: Callable[[], bool]
+        self,
+        wire_key: str,
+        body: bytes | None,
+        *,
+        deadline_seconds: float,
+        may_start: Callable[[], bool],
     ) -> Answer:
         """Perform one request and classify the answer; never raises for what the outside does.
 

@@ -81,7 +81,7 @@ class Effect:
 class Attempt:
     """A try that the ledger has begun: the intent is committed, the call may start.
 
-    ``sole_open`` says that no earlier try of this effect is open; ``requests_sent`` counts this one.
+    ``sole_open`` says that no earlier try of this effect is open; ``requests_sent`` counts this.
     ``call_before`` is the moment on the boot clock at which the call must have ended, for the
     provider's memory of the key (infinity where that doesn't bind).
     """

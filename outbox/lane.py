@@ -49,7 +49,10 @@ class Lane:
     """How many calls may start now, learnt from the answers."""
 
     def __init__(
-        self, concurrency: int, rate_per_second: float | None = None, dice: Callable[[], float] = random
+        self,
+        concurrency: int,
+        rate_per_second: float | None = None,
+        dice: Callable[[], float] = random,
     ) -> None:
         self._concurrency = concurrency
         self._rate = rate_per_second
@@ -75,7 +78,8 @@ class Lane:
     @property
     def probes_new_work(self) -> bool:
         """Whether the next probe passes over open effects, which else go first: every other one
-        does, so that jobs which fail for ever can't keep the lane closed."""
+        does, so that jobs which fail for ever can't keep the lane closed.
+        """
         return self.down and self._probes % 2 == 0
 
     @property
@@ -111,7 +115,11 @@ class Lane:
             seen_before = effect_key in self._bare.effects and answer.reason == self._bare.reason
             return not (seen_before and len(self._bare.parties) == 1)
         if answer.meaning is Meaning.REFUSED:
-            others = self._refusals.effects - {effect_key} if answer.reason == self._refusals.reason else set()
+            others = (
+                self._refusals.effects - {effect_key}
+                if answer.reason == self._refusals.reason
+                else set()
+            )
             return len(others) >= REFUSALS_TO_PAUSE - 1
         return False
 
@@ -149,12 +157,20 @@ class Lane:
         if self._outage:
             self._close(now, PROBE_SECONDS_FIRST, PROBE_SECONDS_MAX)
         if answer.retry_after_seconds is not None:
-            self._closed_until = max(self._closed_until, now + min(answer.retry_after_seconds, PROBE_SECONDS_MAX))
+            self._closed_until = max(
+                self._closed_until, now + min(answer.retry_after_seconds, PROBE_SECONDS_MAX)
+            )
 
     def _slow_down(self, answer: Answer, now: float) -> None:
         self._flow = max(1, self._flow // 2)
-        wait = answer.retry_after_seconds if answer.retry_after_seconds is not None else PROBE_SECONDS_FIRST
-        self._closed_until = max(self._closed_until, now + min(wait, PROBE_SECONDS_MAX) * (1 + self._dice() / 5))
+        wait = (
+            answer.retry_after_seconds
+            if answer.retry_after_seconds is not None
+            else PROBE_SECONDS_FIRST
+        )
+        self._closed_until = max(
+            self._closed_until, now + min(wait, PROBE_SECONDS_MAX) * (1 + self._dice() / 5)
+        )
 
     def _pause(self, reason: str, now: float) -> None:
         if self.paused is None:

@@ -105,7 +105,7 @@ class Ledger:
                 )
 
     async def _read(self, intents: Sequence[Intent], results: dict[int, Begin]) -> None:
-        """Decide about keys that are in the ledger, and begin the further tries that are allowed."""
+        """Decide about keys that are in the ledger; begin the further tries that are allowed."""
         if not intents:
             return
         read_at = boot_seconds()
@@ -135,7 +135,10 @@ class Ledger:
         return verdict.with_effect(effect, job, policy, self._place)
 
     async def _reopen(
-        self, again: Sequence[tuple[Intent, Effect, Call]], read_at: float, results: dict[int, Begin]
+        self,
+        again: Sequence[tuple[Intent, Effect, Call]],
+        read_at: float,
+        results: dict[int, Begin],
     ) -> None:
         if not again:
             return

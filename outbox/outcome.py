@@ -38,9 +38,15 @@ class Meaning(Enum):
 #: Answers that show a working provider and account.
 REAL = frozenset({Meaning.ACCEPTED, Meaning.REFUSED, Meaning.IN_PROGRESS, Meaning.KEY_TAKEN})
 #: Answers after which this request may have been accepted.
-MAY_BE_ACCEPTED = frozenset({
-    Meaning.ACCEPTED_UNREADABLE, Meaning.IN_PROGRESS, Meaning.KEY_TAKEN, Meaning.UNAVAILABLE, Meaning.FAILED,
-})  # fmt: skip
+MAY_BE_ACCEPTED = frozenset(
+    {
+        Meaning.ACCEPTED_UNREADABLE,
+        Meaning.IN_PROGRESS,
+        Meaning.KEY_TAKEN,
+        Meaning.UNAVAILABLE,
+        Meaning.FAILED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,13 @@ RETRY_AFTER_SECONDS_MAX = 600.0
 
 
 def after_answer(
-    answer: Answer, job: Job, attempt: Attempt, policy: Policy, *, lane_answers: bool, lane_at_fault: bool
+    answer: Answer,
+    job: Job,
+    attempt: Attempt,
+    policy: Policy,
+    *,
+    lane_answers: bool,
+    lane_at_fault: bool,
 ) -> Outcome:
     """Decide what an answer means for the effect and its job.
 
@@ -168,7 +180,7 @@ class _Decision:
         return self.delivered(flag="accepted_without_id")
 
     def rejected(self) -> Outcome:
-        """Refused for good, unless an earlier try may have been accepted by a provider that can't tell."""
+        """Refused for good, unless an earlier try is open at a provider that can't tell."""
         if not self.attempt.sole_open and not self.replays:
             return self.held("earlier_try_unknown")
         return Outcome(
@@ -203,7 +215,10 @@ class _Decision:
     def _retry(self, *, spend: bool, nothing_open: bool, detail: str | None = None) -> Outcome:
         delay = self.policy.backoff.delay_seconds(self.attempt.requests_sent)
         if self.answer.retry_after_seconds is not None:
-            delay = max(delay if spend else 0.0, min(self.answer.retry_after_seconds, RETRY_AFTER_SECONDS_MAX))
+            delay = max(
+                delay if spend else 0.0,
+                min(self.answer.retry_after_seconds, RETRY_AFTER_SECONDS_MAX),
+            )
         return Outcome(
             JobAction.RETRY,
             self.answer.reason,
@@ -217,7 +232,11 @@ class _Decision:
 
     @property
     def _detail(self) -> str:
-        return f"{self.answer.reason}: {self.answer.detail}" if self.answer.detail else self.answer.reason
+        return (
+            f"{self.answer.reason}: {self.answer.detail}"
+            if self.answer.detail
+            else self.answer.reason
+        )
 
 
 #: The ledger's detail after a 2xx of another shape: the next one of the same effect is believed.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from outbox.errors import InvalidJob
@@ -36,47 +38,94 @@ def encode(payload: Mapping[str, Any]) -> tuple[str, bytes]:
     """
     if not isinstance(payload, Mapping):
         raise InvalidJob("payload", f"must be a mapping, not {type(payload).__name__}")
-    _check(payload, "payload", 0)
+    _Check().value(payload, "payload", 0)
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict)
+        text = json.dumps(
+            payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict
+        )
         canonical = json.dumps(
-            payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True, default=dict
+            payload,
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            sort_keys=True,
+            default=dict,
         )
     except (TypeError, ValueError) as error:
         raise InvalidJob("payload", f"can't be written as JSON ({error})") from None
-    size = len(text.encode())
-    if size > PAYLOAD_BYTES_MAX:
-        raise InvalidJob("payload", f"{size} bytes of JSON, at most {PAYLOAD_BYTES_MAX} fit; pass ids and read the rest")
+    if (size := len(text.encode())) > PAYLOAD_BYTES_MAX:
+        raise _too_large(f"{size} bytes of JSON")
     return text, hashlib.sha256(canonical.encode()).digest()
 
 
-def _check(value: object, path: str, depth: int) -> None:
-    if depth > DEPTH_MAX:
-        raise InvalidJob(path, f"nested more than {DEPTH_MAX} deep, or it contains itself")
-    if isinstance(value, str):
+def _too_large(size: str) -> InvalidJob:
+    return InvalidJob(
+        "payload", f"{size}, at most {PAYLOAD_BYTES_MAX} fit; pass ids and read the rest"
+    )
+
+
+@dataclass(slots=True)
+class _Check:
+    """One walk through a payload.
+
+    ``bytes_min`` is what its JSON takes at least: a walk that goes beyond the limit ends there, so
+    that a list which holds the same large list many times over can't keep the caller busy.
+    """
+
+    bytes_min: int = 0
+
+    def value(self, value: object, path: str, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise InvalidJob(path, f"nested more than {DEPTH_MAX} deep, or it contains itself")
+        self._count(1)
+        if isinstance(value, str):
+            self._text(value, path)
+        elif isinstance(value, Mapping):
+            self._mapping(value, path, depth)
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                self.value(item, f"{path}[{index}]", depth + 1)
+        else:
+            _check_other(value, path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
+        for key, item in value.items():
+            if not isinstance(key, str):
+                kind = type(key).__name__
+                raise InvalidJob(path, f"has a key of type {kind}; JSON keys are text")
+            self._text(key, f"{path}, one of its keys")
+            self.value(item, path + _step(key), depth + 1)
+
+    def _text(self, value: str, path: str) -> None:
+        self._count(len(value))
         check_text(value, path)
-    elif isinstance(value, float):
+
+    def _count(self, least: int) -> None:
+        self.bytes_min += least
+        if self.bytes_min > PAYLOAD_BYTES_MAX:
+            raise _too_large(f"more than {PAYLOAD_BYTES_MAX} bytes of JSON")
+
+
+def _check_other(value: object, path: str) -> None:
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidJob(path, f"{value} is no JSON number; pass null or text")
     elif isinstance(value, int):
         if value.bit_length() > INTEGER_BITS_MAX:
-            raise InvalidJob(path, f"an integer of more than {INTEGER_BITS_MAX} bits; pass text")
-    elif isinstance(value, Mapping):
-        _check_mapping(value, path, depth)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth + 1)
+            raise InvalidJob(path, f"an integer of over {INTEGER_BITS_MAX} bits; pass text")
     elif value is not None:
         kind = type(value).__name__
-        raise InvalidJob(path, f"{kind} is no JSON; {_REMEDIES.get(kind, 'pass text, numbers, lists or mappings')}")
+        remedy = _REMEDIES.get(kind, "pass text, numbers, lists or mappings")
+        raise InvalidJob(path, f"{kind} is no JSON; {remedy}")
 
 
-def _check_mapping(value: Mapping[Any, Any], path: str, depth: int) -> None:
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise InvalidJob(path, f"has a key of type {type(key).__name__}; JSON keys are text")
-        check_text(key, f"{path}, one of its keys")
-        _check(item, f"{path}.{key}", depth + 1)
+def _step(key: str) -> str:
+    """A key as a step of a path. A long one, or one that may be an address, is not repeated."""
+    if re.fullmatch(r"\w{1,60}", key):
+        return f".{key}"
+    if len(key) <= 60 and key.isprintable() and "@" not in key:
+        return f"[{key!r}]"
+    return f"[a key of {len(key)} characters]"
 
 
 def check_text(value: str, field: str) -> None:
@@ -86,8 +135,12 @@ def check_text(value: str, field: str) -> None:
         InvalidJob: it holds one of them.
     """
     if "\x00" in value:
-        raise InvalidJob(field, "holds a NUL character (U+0000), which PostgreSQL can't store; remove it")
+        raise InvalidJob(
+            field, "holds a NUL character (U+0000), which PostgreSQL can't store; remove it"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidJob(field, "holds half of a surrogate pair, which is no Unicode text; decode it properly") from None
+        raise InvalidJob(
+            field, "holds half of a surrogate pair, which is no Unicode text; decode it properly"
+        ) from None

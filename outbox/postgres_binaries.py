@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 
 from outbox.errors import ConfigurationError
@@ -25,6 +26,7 @@ def not_available(problem: str) -> ConfigurationError:
     )
 
 
+@cache
 def version() -> str:
     """The wheel's version, ``18.6.3``, which begins with PostgreSQL's own."""
     try:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import psycopg
+from psycopg import IsolationLevel
 
-from outbox.connection import libpq_url
+from outbox.connection import libpq_url, passing
 from outbox.errors import DatabaseUnavailable, SchemaError
 
 #: DDL waits this long for a lock, and everybody else waits behind it for as long.
 LOCK_SECONDS = 3
-_ADVISORY = "hashtextextended('outbox.migrate', 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,12 @@ class Migration:
 @cache
 def migrations() -> tuple[Migration, ...]:
     """Return all steps that this code knows, in order."""
-    found = []
-    for file in files("outbox").joinpath("migrations").iterdir():
-        if match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name):
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
-    return tuple(sorted(found, key=lambda step: step.version))
+    named = (
+        (re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name), file)
+        for file in files("outbox").joinpath("migrations").iterdir()
+    )
+    steps = [Migration(int(m[1]), m[2], file.read_text("utf-8")) for m, file in named if m]
+    return tuple(sorted(steps, key=lambda step: step.version))
 
 
 def migrate(url: str) -> list[Migration]:
@@ -49,12 +52,11 @@ def migrate(url: str) -> list[Migration]:
     Two at once: one waits for the other. Each step is one transaction.
 
     Raises:
-        SchemaError: a newer schema, a changed step, or a reader that held a lock for too long.
-        DatabaseUnavailable: no connection.
+        SchemaError: a newer schema, a changed step, a reader that held a lock for too long, or a
+            step that the database refused.
+        DatabaseUnavailable: no connection, or it broke.
     """
     with _connected(url) as connection:
-        connection.execute(f"SELECT pg_advisory_lock({_ADVISORY})")
-        _prepare(connection)
         applied = [step for step in _missing(connection) if _apply(connection, step)]
         check(connection)
     return applied
@@ -67,7 +69,9 @@ def check(connection: psycopg.Connection[Any]) -> None:
         SchemaError: what is wrong, and the command that mends it.
     """
     if _missing(connection):
-        raise SchemaError("the outbox schema is missing or older than this code; run: outbox migrate")
+        raise SchemaError(
+            "the outbox schema is missing or older than this code; run: outbox migrate"
+        )
     if problems := _differences(connection):
         raise SchemaError("the outbox schema is not as migrated: " + "; ".join(problems))
 
@@ -83,13 +87,24 @@ def check_url(url: str) -> None:
         check(connection)
 
 
-def _connected(url: str) -> psycopg.Connection[Any]:
+@contextmanager
+def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
     try:
-        return psycopg.connect(
+        connection = psycopg.connect(
             libpq_url(url), autocommit=True, connect_timeout=10, application_name="outbox migrate"
         )
     except psycopg.OperationalError as error:
         raise DatabaseUnavailable(f"can't connect to the database: {reason(error)}") from None
+    # Under another level a step that has waited for its turn would not see what was done meanwhile.
+    connection.isolation_level = IsolationLevel.READ_COMMITTED
+    connection.read_only = False
+    with connection:
+        try:
+            yield connection
+        except psycopg.Error as error:
+            if passing(error):
+                raise DatabaseUnavailable(f"{reason(error)}; run it again") from error
+            raise SchemaError(f"the database refused: {reason(error)}") from error
 
 
 def reason(error: psycopg.Error) -> str:
@@ -98,20 +113,29 @@ def reason(error: psycopg.Error) -> str:
 
 
 def _prepare(connection: psycopg.Connection[Any]) -> None:
-    with connection.transaction():
-        connection.execute("CREATE SCHEMA IF NOT EXISTS outbox")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS outbox.schema_version (version integer PRIMARY KEY,"
-            " name text NOT NULL, checksum text NOT NULL,"
-            " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
-        )
+    """Make the schema and its own table, in a transaction that has its turn.
+
+    The schema may have been made by somebody with more rights: IF NOT EXISTS would ask for them.
+    """
+    row = connection.execute("SELECT to_regnamespace('outbox') IS NULL").fetchone()
+    if row and row[0]:
+        connection.execute("CREATE SCHEMA outbox")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS outbox.schema_version (version integer PRIMARY KEY,"
+        " name text NOT NULL, checksum text NOT NULL,"
+        " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+    )
 
 
 def _missing(connection: psycopg.Connection[Any]) -> list[Migration]:
-    exists = connection.execute("SELECT to_regclass('outbox.schema_version') IS NOT NULL").fetchone()
+    exists = connection.execute(
+        "SELECT to_regclass('outbox.schema_version') IS NOT NULL"
+    ).fetchone()
     if not exists or not exists[0]:
         return list(migrations())
-    there = dict(connection.execute("SELECT version, checksum FROM outbox.schema_version").fetchall())
+    there = dict(
+        connection.execute("SELECT version, checksum FROM outbox.schema_version").fetchall()
+    )
     known = {step.version: step for step in migrations()}
     if newer := set(there) - set(known):
         raise SchemaError(
@@ -125,9 +149,22 @@ def _missing(connection: psycopg.Connection[Any]) -> list[Migration]:
 
 
 def _apply(connection: psycopg.Connection[Any], step: Migration) -> bool:
+    """Apply a step in a transaction of its own; False when another migrate has done so meanwhile.
+
+    The lock that makes them take turns is the transaction's: one of the session would stay behind
+    at a pooler. The role's own timeouts are meant for other statements.
+    """
     try:
         with connection.transaction():
+            connection.execute("SET LOCAL statement_timeout = 0")
+            connection.execute("SET LOCAL lock_timeout = 0")
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('outbox.migrate', 0))"
+            )
+            if step not in _missing(connection):
+                return False
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            _prepare(connection)
             connection.execute(step.sql.encode())
             connection.execute(
                 "INSERT INTO outbox.schema_version (version, name, checksum) VALUES (%s, %s, %s)",
@@ -135,35 +172,42 @@ def _apply(connection: psycopg.Connection[Any], step: Migration) -> bool:
             )
     except psycopg.errors.LockNotAvailable:
         raise SchemaError(
-            f"migration {step.version} gave up after {LOCK_SECONDS} s: another session holds a lock on "
-            "the outbox tables (a long reader, a dump?); nothing was changed, run it again later"
+            f"migration {step.version} gave up after {LOCK_SECONDS} s: another session holds a "
+            "lock on the outbox tables (a long reader, a dump?); nothing was changed, run it again "
+            "later"
         ) from None
     return True
 
 
-#: What the hot statements rely on, beyond the tables' being there.
-_EXPECTED = {
-    "table outbox.job": "SELECT to_regclass('outbox.job') IS NOT NULL",
-    "table outbox.ended_job": "SELECT to_regclass('outbox.ended_job') IS NOT NULL",
-    "table outbox.effect": "SELECT to_regclass('outbox.effect') IS NOT NULL",
-    "table outbox.consumer": "SELECT to_regclass('outbox.consumer') IS NOT NULL",
-    "view outbox.job_status": "SELECT to_regclass('outbox.job_status') IS NOT NULL",
-    "sequence outbox.job_position": "SELECT to_regclass('outbox.job_position') IS NOT NULL",
-    "the ledger's primary key": (
-        "SELECT count(*) = 1 FROM pg_index WHERE indrelid = to_regclass('outbox.effect') AND indisprimary AND indisvalid"
-    ),
-    "index outbox.job_ready": "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('outbox.job_ready')",
-    "index outbox.job_due": "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('outbox.job_due')",
-    "index outbox.job_ordering_head": (
-        "SELECT indisvalid AND indisunique FROM pg_index WHERE indexrelid = to_regclass('outbox.job_ordering_head')"
-    ),
-}
+#: What the statements rely on. (An index that is missing is not missed by any of them: it is only
+#: felt, or lets two heads of one ordering key in.)
+_RELATIONS = ("job", "ended_job", "effect", "consumer", "job_status", "job_position")
+_INDEXES = (
+    "job_pkey",
+    "job_ready",
+    "job_due",
+    "job_blocked",
+    "job_held",
+    "job_ordering_head",
+    "ended_job_pkey",
+    "ended_job_by_end",
+    "effect_pkey",
+    "consumer_pkey",
+)
 
 
 def _differences(connection: psycopg.Connection[Any]) -> list[str]:
-    missing = []
-    for what, query in _EXPECTED.items():
-        row = connection.execute(query.encode()).fetchone()
-        if row is None or row[0] is not True:
-            missing.append(f"{what} is missing or invalid")
-    return missing
+    relations = connection.execute(
+        "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass('outbox.' || name) IS NULL",
+        (list(_RELATIONS),),
+    ).fetchall()
+    indexes = connection.execute(
+        "SELECT name FROM unnest(%s::text[]) AS name"
+        " LEFT JOIN pg_index ON indexrelid = to_regclass('outbox.' || name)"
+        " WHERE indisvalid IS NOT TRUE",
+        (list(_INDEXES),),
+    ).fetchall()
+    return [
+        *(f"outbox.{name} is missing" for (name,) in relations),
+        *(f"index outbox.{name} is missing or invalid" for (name,) in indexes),
+    ]

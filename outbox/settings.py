@@ -15,7 +15,11 @@ class OutboxSettings(BaseSettings):
     """Settings of the queue; every time is in seconds."""
 
     model_config = SettingsConfigDict(
-        env_prefix="OUTBOX_", env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
+        env_prefix="OUTBOX_",
+        env_file=".env",
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
     )
 
     database_url: str | None = None
@@ -61,7 +65,7 @@ class OutboxSettings(BaseSettings):
 
 
 def explain(error: ValidationError, prefix: str) -> str:
-    """Return the lines of a settings error: variable and remedy, never a value that may be secret."""
+    """Return a settings error as lines: variable and remedy, never a value that may be secret."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         name = "".join(str(part) for part in problem["loc"])

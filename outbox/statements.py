@@ -12,7 +12,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 @cache
 def text(name: str) -> str:
-    """Return the statement ``sql/<name>.sql`` as it ships: ``:named`` parameters, as SQLAlchemy's ``text()`` takes them."""
+    """Return ``sql/<name>.sql`` as it ships, with ``:named`` parameters (SQLAlchemy's ``text()``)."""
     source = files("outbox").joinpath("sql", f"{name}.sql").read_text("utf-8")
     return _COMMENT.sub("", source).strip()
 

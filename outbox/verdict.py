@@ -29,7 +29,7 @@ class Place:
 
 
 def without_effect(job: Job, policy: Policy) -> Outcome | None:
-    """Decide about a job whose key is not in the ledger: ``None`` means write the intent and call."""
+    """Decide about a job whose key is not in the ledger: ``None`` means begin, and call."""
     if job.expired:
         return Outcome(JobAction.CANCELLED, "expired")
     if job.attempts > policy.attempts_allowed(job):

@@ -23,9 +23,14 @@ class Wake:
     """Tells enqueuers that this consumer sleeps, and sets ``hint`` when one of them calls."""
 
     def __init__(
-        self, listening: Connection, noting: Connection, claimed_by: str, topics: Iterable[str],
-        *, seen_seconds: float,
-    ) -> None:  # fmt: skip
+        self,
+        listening: Connection,
+        noting: Connection,
+        claimed_by: str,
+        topics: Iterable[str],
+        *,
+        seen_seconds: float,
+    ) -> None:
         self._listening = listening
         self._noting = noting
         self._claimed_by = claimed_by
@@ -40,7 +45,7 @@ class Wake:
         return boot_seconds() + seconds <= self._asleep_until
 
     async def note(self, *, sleep_seconds: float | None = None) -> None:
-        """Write that this consumer is there, and for how long it sleeps from now (``None``: awake)."""
+        """Write that this consumer is there, and how long it sleeps from now (``None``: awake)."""
         self._asleep_until = boot_seconds() + sleep_seconds if sleep_seconds is not None else 0.0
         await self._noting.execute(
             "note_consumer",
@@ -65,7 +70,7 @@ class Wake:
         await self._noting.execute("forget_consumer", claimed_by=self._claimed_by)
 
     async def listen(self) -> None:
-        """Listen until cancelled; a connection that broke is opened again, and polls go on meanwhile."""
+        """Listen until cancelled; a broken connection is opened again, polls go on meanwhile."""
         while True:
             try:
                 await self._listen_once()

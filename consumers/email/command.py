@@ -1,0 +1,30 @@
+"""The ``email-consumer`` command: exit code 0 fine, 1 failed or the answer is no, 2 wrong use."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+#: What the extra ``consumer`` brings; anything else that is missing is a fault of its own.
+_OF_THE_EXTRA: Final = frozenset({
+    "httpcore", "httpx", "jinja2", "psycopg", "pydantic", "pydantic_settings", "rich", "typer",
+})  # fmt: skip
+
+
+def main() -> None:
+    """Run the command; never returns."""
+    try:
+        from consumers.email.cli import cli
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_THE_EXTRA:
+            raise
+        sys.stderr.write(
+            f"email-consumer: {error.name} is not installed; "
+            "install the extra: pip install 'outbox-effects[consumer]'\n"
+        )
+        sys.exit(2)
+    cli()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""One HTTP request under one deadline, and whether any of it can have left this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, cast
+
+import httpcore
+import httpx
+
+_log = logging.getLogger(__name__)
+
+#: A provider's answer is a few hundred bytes; of a longer one only this much is read.
+BODY_BYTES_MAX: Final = 64 * 1024
+#: Node.js closes idle connections after 5 s, others later. Ours are given up before that, so that
+#: a request seldom meets a close on its way, which would leave its outcome unknown.
+_KEEPALIVE_SECONDS: Final = 4.0
+#: A host that drops packets is told from a slow provider by this, well inside the deadline.
+_CONNECT_SECONDS: Final = 10.0
+#: Whatever else is known, these speak of a request under way.
+_UNDER_WAY: Final = (
+    httpx.ReadError,
+    httpx.ReadTimeout,
+    httpx.WriteError,
+    httpx.WriteTimeout,
+    httpx.RemoteProtocolError,
+)
+#: Errors whose text helps a person and can't hold a header of ours.
+_TELLING: Final = (httpx.ConnectError, httpx.RemoteProtocolError)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An answer whose status line arrived; ``body`` may be cut short."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """No status arrived. ``may_have_left``: the first byte of the request may have been written."""
+
+    reason: str
+    may_have_left: bool
+    detail: str | None = None
+
+
+class NotStarted(Exception):
+    """The caller said no at the last moment; nothing was written."""
+
+
+class Transport:
+    """Sends POST requests, each on a connection that no other request uses at the same time.
+
+    A client per connection: httpx's shared pool walks all its connections for each request, which
+    at 50 in flight costs five times the rest of the call. No retries, no redirects, and nothing
+    from the environment but SSL_CERT_FILE and SSL_CERT_DIR: a .netrc would replace the
+    Authorization header, and a proxy named there may repeat requests.
+
+    ``make_transport`` replaces the network (``httpx.MockTransport`` in tests).
+    """
+
+    def __init__(
+        self, make_transport: Callable[[], httpx.AsyncBaseTransport] | None = None
+    ) -> None:
+        self._make_transport = make_transport
+        # Reading the certificates takes about 50 ms: once, not per connection.
+        self._certificates = httpx.create_ssl_context()
+        self._idle: list[httpx.AsyncClient] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def post(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        deadline_seconds: float,
+        may_start: Callable[[], bool],
+    ) -> Received | Broken:
+        """Send one request and return what came back within ``deadline_seconds``.
+
+        ``may_start`` is asked before connecting and again immediately before the first byte.
+        Raises nothing that the outside causes; ``asyncio.CancelledError`` passes through.
+        """
+        if not may_start():
+            return Broken("not_started", may_have_left=False)
+        client = self._idle.pop() if self._idle else self._new_client()
+        call = _Call(may_start)
+        try:
+            return await call.perform(client, url, headers, body, deadline_seconds)
+        finally:
+            if call.whole:
+                self._idle.append(client)
+            else:
+                self._discard(client)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._idle:
+            self._discard(client)
+        self._idle.clear()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _new_client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            verify=self._certificates,
+            transport=self._make_transport() if self._make_transport else None,
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEPALIVE_SECONDS),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    def _discard(self, client: httpx.AsyncClient) -> None:
+        """Close a client beside the caller, which may be cancelled or out of time."""
+        task = asyncio.create_task(client.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class _Call:
+    """One request on its way: how far it came."""
+
+    def __init__(self, may_start: Callable[[], bool]) -> None:
+        self._may_start = may_start
+        self._may_have_left = False
+        self._response: httpx.Response | None = None
+        self._body = bytearray()
+        #: The answer was read to its end, so the connection can serve another request.
+        self.whole = False
+
+    async def perform(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        deadline_seconds: float,
+    ) -> Received | Broken:
+        try:
+            # httpx's own timeouts are per chunk: a slow drip passes them all. This one is total.
+            async with asyncio.timeout(deadline_seconds):
+                request = client.build_request(
+                    "POST",
+                    url,
+                    # Unpacking would let a small answer grow without bound.
+                    headers={**headers, "Accept-Encoding": "identity"},
+                    content=body,
+                    timeout=httpx.Timeout(deadline_seconds, connect=_CONNECT_SECONDS),
+                    extensions={"trace": self._trace},
+                )
+                await self._exchange(client, request)
+        except Exception as error:  # noqa: BLE001 -- what left must be said of every error
+            if self._response is None:
+                return self._broken(error)
+        return self._received()
+
+    async def _exchange(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
+        self._response = response = await client.send(request, stream=True)
+        try:
+            ended = await self._read(response)
+        finally:
+            await response.aclose()
+        self.whole = ended
+
+    async def _read(self, response: httpx.Response) -> bool:
+        """Read the body, up to the limit; say whether that was all of it."""
+        async with aclosing(cast("AsyncGenerator[bytes]", response.aiter_raw())) as chunks:
+            async for chunk in chunks:
+                self._body += chunk
+                if len(self._body) > BODY_BYTES_MAX:
+                    return False
+        return True
+
+    async def _trace(self, event: str, info: Mapping[str, object]) -> None:
+        """Follow the request through httpcore (its ``trace`` extension)."""
+        if event.endswith(".send_request_headers.started"):
+            if not self._may_start():
+                raise NotStarted
+            self._may_have_left = True
+        elif isinstance(info.get("exception"), httpcore.LocalProtocolError):
+            # A header that can't be written is found before anything is.
+            self._may_have_left = False
+
+    def _received(self) -> Received:
+        assert self._response is not None  # noqa: S101 -- only called once a status is there
+        headers = {name.lower(): value for name, value in self._response.headers.items()}
+        return Received(self._response.status_code, headers, bytes(self._body))
+
+    def _broken(self, error: Exception) -> Broken:
+        kind = type(error)
+        if not isinstance(error, httpx.HTTPError | TimeoutError | NotStarted | UnicodeEncodeError):
+            # The type alone: the text may hold a header or an address.
+            _log.error("a request ended in an unexpected %s", kind.__name__)
+        reason = "deadline" if kind is TimeoutError else _snake_case(kind.__name__)
+        detail = str(error) if isinstance(error, _TELLING) else None
+        return Broken(reason, self._may_have_left or isinstance(error, _UNDER_WAY), detail)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

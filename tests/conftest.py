@@ -1,0 +1,85 @@
+"""What every test may ask for: a database of its own, connections to it, and a clean house."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.databases import databases as databases_of_this_process
+from tests.databases import server_directory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.databases import Databases
+
+# A developer's own settings must change no test, and a command that is started without a database
+# must not find the developer's.
+for name in list(os.environ):
+    if name.startswith(("OUTBOX_", "EMAIL_")) and name != "OUTBOX_TEST_DATABASE_URL":
+        del os.environ[name]
+os.environ["OUTBOX_EMBEDDED_DIR"] = str(server_directory())
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """Makes the databases of this test process."""
+    with databases_of_this_process() as databases:
+        yield databases
+
+
+@pytest.fixture
+def database_url(databases: Databases) -> Iterator[str]:
+    """The ``postgresql://`` URL of a database with the outbox schema and no rows."""
+    url = databases.create_migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def empty_database_url(databases: Databases) -> Iterator[str]:
+    """The ``postgresql://`` URL of a database with nothing in it."""
+    url = databases.create_empty()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[psycopg.Connection]:
+    """An autocommit connection to the test's database."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def aconnection(database_url: str) -> AsyncIterator[psycopg.AsyncConnection]:
+    """An async autocommit connection to the test's database."""
+    connection = await psycopg.AsyncConnection.connect(database_url, autocommit=True)
+    async with connection:
+        yield connection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left_running() -> Iterator[None]:
+    """Fails a run whose tests started processes that still run at its end."""
+    before = _children()
+    yield
+    left = {pid: command for pid, command in _children().items() if pid not in before}
+    assert not left, f"tests left processes running: {left}"
+
+
+def _children() -> dict[int, str]:
+    """The commands of this process's children by process id; none where there is no /proc."""
+    found = {}
+    for listing in Path("/proc/self/task").glob("*/children"):
+        for pid in listing.read_text().split():
+            with contextlib.suppress(FileNotFoundError):
+                command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(pid)] = command.decode()
+    # multiprocessing keeps its tracker for itself until the interpreter ends.
+    return {pid: command for pid, command in found.items() if "resource_tracker" not in command}
