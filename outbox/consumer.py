@@ -269,10 +269,11 @@ class Consumer:
     async def _heartbeats(self) -> None:
         while True:
             try:
-                await self._wake.seen()
+                # Leases first: nothing that only hints hang on may keep one from being extended.
                 if len(self._leases):
                     for job_id in await self._leases.extend():
                         _log.warning("job %d: lease lost", job_id)
+                await self._wake.seen()
             except (DatabaseUnavailable, psycopg.Error) as error:
                 _log.warning(
                     "heartbeat failed (%s); no call starts that might outlive its lease",

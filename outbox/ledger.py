@@ -7,7 +7,7 @@ ledger says of a key decides what may follow (``verdict``).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outbox import verdict
@@ -65,17 +65,18 @@ class Ledger:
     async def begin(self, intents: Sequence[Intent]) -> list[Begin]:
         """Begin each intent's effect, or say what to settle instead; in the order given.
 
-        Of jobs with the same key the one with the lowest id goes first, the others wait for it.
+        Of jobs with the same key the one with the lowest id goes first; where it has a call to make,
+        the others wait for it.
         Running it again after a lost answer is safe: a try that this claim has begun is recognised.
         """
         results: dict[int, Begin] = {}
         first = _lowest_job_per_key(intents)
+        leaders = [intent for intent in intents if first[intent.job.effect_key] == intent.job.id]
+        await self._insert([intent for intent in leaders if intent.may_insert], results)
         for intent in intents:
-            if first[intent.job.effect_key] != intent.job.id:
-                results[intent.job.id] = verdict.wait_for_other()
-        leaders = [intent for intent in intents if intent.job.id not in results]
-        await self._insert([i for i in leaders if i.may_insert], results)
-        await self._read([i for i in leaders if i.job.id not in results], results)
+            if isinstance(results.get(first[intent.job.effect_key]), Attempt):
+                results.setdefault(intent.job.id, verdict.wait_for_other())
+        await self._read([i for i in intents if i.job.id not in results], first, results)
         return [results[intent.job.id] for intent in intents]
 
     async def _insert(self, intents: Sequence[Intent], results: dict[int, Begin]) -> None:
@@ -104,7 +105,9 @@ class Ledger:
                     request.wire_key, request.body, 1, sole_open=True, call_before=float("inf")
                 )
 
-    async def _read(self, intents: Sequence[Intent], results: dict[int, Begin]) -> None:
+    async def _read(
+        self, intents: Sequence[Intent], first: Mapping[str, int], results: dict[int, Begin]
+    ) -> None:
         """Decide about keys that are in the ledger; begin the further tries that are allowed."""
         if not intents:
             return
@@ -120,10 +123,12 @@ class Ledger:
         for intent in intents:
             effect = effects.get(intent.job.id)
             decided = self._decide(intent, effect, read_at)
-            if effect is not None and isinstance(decided, Call):
-                again.append((intent, effect, decided))
-            elif not isinstance(decided, Call):
+            if not isinstance(decided, Call):
                 results[intent.job.id] = decided
+            elif effect is not None and first[effect.effect_key] == intent.job.id:
+                again.append((intent, effect, decided))
+            else:
+                results[intent.job.id] = verdict.wait_for_other()
         await self._reopen(again, read_at, results)
 
     def _decide(self, intent: Intent, effect: Effect | None, read_at: float) -> Call | Begin:

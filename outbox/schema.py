@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox.connection import libpq_url, passing
+from outbox.connection import libpq_url
 from outbox.errors import DatabaseUnavailable, SchemaError
 
 #: DDL waits this long for a lock, and everybody else waits behind it for as long.
@@ -101,9 +101,9 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
     with connection:
         try:
             yield connection
+        except psycopg.OperationalError as error:
+            raise DatabaseUnavailable(f"{reason(error)}; run it again") from error
         except psycopg.Error as error:
-            if passing(error):
-                raise DatabaseUnavailable(f"{reason(error)}; run it again") from error
             raise SchemaError(f"the database refused: {reason(error)}") from error
 
 
@@ -128,10 +128,12 @@ def _prepare(connection: psycopg.Connection[Any]) -> None:
 
 
 def _missing(connection: psycopg.Connection[Any]) -> list[Migration]:
+    # Not to_regclass: it answers from a cache, which a transaction that has waited for its turn
+    # does not renew before it opens a table.
     exists = connection.execute(
-        "SELECT to_regclass('outbox.schema_version') IS NOT NULL"
+        "SELECT FROM pg_tables WHERE schemaname = 'outbox' AND tablename = 'schema_version'"
     ).fetchone()
-    if not exists or not exists[0]:
+    if exists is None:
         return list(migrations())
     there = dict(
         connection.execute("SELECT version, checksum FROM outbox.schema_version").fetchall()
@@ -182,18 +184,19 @@ def _apply(connection: psycopg.Connection[Any], step: Migration) -> bool:
 #: What the statements rely on. (An index that is missing is not missed by any of them: it is only
 #: felt, or lets two heads of one ordering key in.)
 _RELATIONS = ("job", "ended_job", "effect", "consumer", "job_status", "job_position")
-_INDEXES = (
-    "job_pkey",
-    "job_ready",
-    "job_due",
-    "job_blocked",
-    "job_held",
-    "job_ordering_head",
-    "ended_job_pkey",
-    "ended_job_by_end",
-    "effect_pkey",
-    "consumer_pkey",
-)
+#: And whether it has to be unique.
+_INDEXES = {
+    "job_pkey": True,
+    "job_ready": False,
+    "job_due": False,
+    "job_blocked": False,
+    "job_held": False,
+    "job_ordering_head": True,
+    "ended_job_pkey": True,
+    "ended_job_by_end": False,
+    "effect_pkey": True,
+    "consumer_pkey": True,
+}
 
 
 def _differences(connection: psycopg.Connection[Any]) -> list[str]:
@@ -202,10 +205,10 @@ def _differences(connection: psycopg.Connection[Any]) -> list[str]:
         (list(_RELATIONS),),
     ).fetchall()
     indexes = connection.execute(
-        "SELECT name FROM unnest(%s::text[]) AS name"
+        "SELECT name FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, is_unique)"
         " LEFT JOIN pg_index ON indexrelid = to_regclass('outbox.' || name)"
-        " WHERE indisvalid IS NOT TRUE",
-        (list(_INDEXES),),
+        " WHERE (indisvalid AND indisunique = is_unique) IS NOT TRUE",
+        (list(_INDEXES), list(_INDEXES.values())),
     ).fetchall()
     return [
         *(f"outbox.{name} is missing" for (name,) in relations),

@@ -144,7 +144,9 @@ def _write_up(
     total = sum((line.total for line in lines), start=Decimal())
     currencies = {product.currency for product in products}
     if len(currencies) > 1:
-        raise WrongTotal(f"one order can't be in several currencies: {', '.join(sorted(currencies))}")
+        raise WrongTotal(
+            f"one order can't be in several currencies: {', '.join(sorted(currencies))}"
+        )
     if total > MONEY_MAX:
         raise WrongTotal(f"{total} is more than the {MONEY_MAX} that an order may come to")
     return Order(customer=customer, lines=lines, total=total, currency=currencies.pop())

@@ -15,11 +15,13 @@ def main() -> None:
     """Run the command; never returns."""
     try:
         from consumers.email.cli import cli
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _OF_THE_EXTRA:
+    except ImportError as error:
+        # psycopg without libpq raises an ImportError without a name.
+        missing = (error.name or "psycopg").partition(".")[0]
+        if missing not in _OF_THE_EXTRA:
             raise
         sys.stderr.write(
-            f"email-consumer: {error.name} is not installed; "
+            f"email-consumer: {missing} is not installed, or not whole; "
             "install the extra: pip install 'outbox-effects[consumer]'\n"
         )
         sys.exit(2)

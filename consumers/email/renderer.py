@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 #: A render takes about a millisecond; one that takes this long loops.
-RENDER_SECONDS_MAX: Final = 5.0
+RENDER_SECONDS_MAX: Final = 2.0
 #: Renders at a time that share the interpreter; more of them only wait for each other.
 _AT_ONCE: Final = 4
 #: One that takes longer than this gives its place up, so that looping ones delay nobody for long.

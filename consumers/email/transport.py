@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, cast
 
 import httpcore
@@ -71,8 +73,7 @@ class Transport:
         self, make_transport: Callable[[], httpx.AsyncBaseTransport] | None = None
     ) -> None:
         self._make_transport = make_transport
-        # Reading the certificates takes about 50 ms: once, not per connection.
-        self._certificates = httpx.create_ssl_context()
+        self._certificates = _certificates()
         self._idle: list[httpx.AsyncClient] = []
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -172,6 +173,9 @@ class _Call:
 
     async def _read(self, response: httpx.Response) -> bool:
         """Read the body, up to the limit; say whether that was all of it."""
+        if response.is_stream_consumed:  # by a transport that doesn't stream, such as a mock
+            self._body += response.content
+            return True
         async with aclosing(cast("AsyncGenerator[bytes]", response.aiter_raw())) as chunks:
             async for chunk in chunks:
                 self._body += chunk
@@ -202,6 +206,12 @@ class _Call:
         reason = "deadline" if kind is TimeoutError else _snake_case(kind.__name__)
         detail = str(error) if isinstance(error, _TELLING) else None
         return Broken(reason, self._may_have_left or isinstance(error, _UNDER_WAY), detail)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    # Reading them takes about 50 ms: once per process, not per connection.
+    return httpx.create_ssl_context()
 
 
 def _snake_case(name: str) -> str:

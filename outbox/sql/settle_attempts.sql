@@ -41,6 +41,9 @@ WITH outcome AS (
 ), written AS (
     UPDATE outbox.effect
     SET state = outcome.effect_state,
+        job_id = CASE
+            WHEN outcome.effect_state = 'delivered' THEN outcome.job_id ELSE effect.job_id
+        END,
         open_since = CASE WHEN outcome.nothing_open THEN NULL ELSE effect.open_since END,
         request = CASE
             WHEN outcome.effect_state IN ('open', 'held') THEN effect.request
@@ -66,9 +69,7 @@ WITH outcome AS (
     JOIN outcome ON outcome.job_id = claim.id
     LEFT JOIN written ON written.job_id = claim.id
     CROSS JOIN LATERAL (
-        SELECT outcome.effect_state IS NOT NULL
-            AND outcome.job_action <> 'done'
-            AND written.job_id IS NULL AS on_
+        SELECT outcome.effect_state IS NOT NULL AND written.job_id IS NULL AS on_
     ) AS moved
 ), removed AS (
     DELETE FROM outbox.job

@@ -124,7 +124,6 @@ class Connection(asyncio.Protocol):
         """Part of asyncio's protocol."""
         if self._timer is not None:
             self._timer.cancel()
-        self._client_left = self._deaf = True
         self._lost = Closed(
             at=time.time(),
             connection=self._number,
@@ -133,8 +132,9 @@ class Connection(asyncio.Protocol):
             by=self._closed_by,
             reset=isinstance(error, ConnectionError),
         )
-        if self._reading:
+        if self._reading or self._has_partial_head():
             self._handler.note(self._cut())
+        self._client_left = self._deaf = True
         if self._task is None:
             self._end(self._lost)
 
@@ -216,8 +216,9 @@ class Connection(asyncio.Protocol):
         self._transport.write(wire.head_of(answer, close=True))
         for byte in answer.body:
             await asyncio.sleep(pace_seconds)
-            if self._lost is None:
-                self._transport.write(bytes((byte,)))
+            if self._lost is not None:
+                break
+            self._transport.write(bytes((byte,)))
         if self._concluded(None):
             self._answered = True
             self._close()
@@ -287,7 +288,8 @@ class Connection(asyncio.Protocol):
     def _close(self, last_bytes: bytes = b"") -> None:
         if not self._client_left:
             self._closed_by = "service"
-        self._transport.write(last_bytes)
+        if last_bytes:
+            self._transport.write(last_bytes)
         self._transport.close()
 
     def _reset(self) -> None:
@@ -313,18 +315,20 @@ class Connection(asyncio.Protocol):
         self._handler.forget(self)
 
     def _request(self, body: bytes) -> Request:
-        method, path = self._head.method.decode(), self._head.target.decode("latin-1")
-        return Request(self._number, self._local, method, path, self._headers, body)
+        method, target = self._head.method.decode(), self._head.target.decode("latin-1")
+        path, _, query = target.partition("?")
+        return Request(self._number, self._local, method, path, query, self._headers, body)
 
     def _cut(self) -> Cut:
-        request = self._request(b"")
-        return Cut(
-            at=time.time(),
-            connection=self._number,
-            path=request.path,
-            key=request.header(b"idempotency-key"),
-            body_bytes=len(self._body),
-        )
+        at, request = time.time(), self._request(b"") if self._reading else None
+        if request is None:
+            return Cut(at, self._number, path=None, key=None, body_bytes=0)
+        key = request.header(b"idempotency-key")
+        return Cut(at, self._number, request.path, key, len(self._body))
+
+    def _has_partial_head(self) -> bool:
+        unread = self._task is None and not self._deaf and self._h11.trailing_data[0]
+        return bool(unread)
 
 
 def _parser() -> h11.Connection:

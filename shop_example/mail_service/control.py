@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from shop_example.mail_service.answer import NOT_FOUND, Answer, error, method_not_allowed, success
-from shop_example.mail_service.events import ClockMoved, Cut, Decided, FaultsSet, Received
+from shop_example.mail_service.events import ClockMoved, Cut, Decided, Received
 from shop_example.mail_service.exchange import Request
 from shop_example.mail_service.fault_plan import (
     DRIP_SECONDS,
@@ -28,6 +27,7 @@ from shop_example.mail_service.record import read_record
 from shop_example.mail_service.service import MailService
 
 PREFIX = "/_control"
+_LIMIT = 1e12
 
 FORBIDDEN = error(403, "forbidden", "The control plane answers on loopback only.")
 
@@ -45,9 +45,8 @@ class ControlPlane:
 
     async def answer(self, request: Request) -> Answer:
         """Carries out one control request."""
-        path, _, query = request.path.removeprefix(PREFIX).partition("?")
         try:
-            match request.method, path:
+            match request.method, request.path.removeprefix(PREFIX):
                 case "GET", "/state":
                     return success(self._state())
                 case "GET", "/faults":
@@ -57,7 +56,7 @@ class ControlPlane:
                 case "POST", "/clock":
                     return await self._move_clock(_object(request.body))
                 case "GET", "/record":
-                    return success(await self._events_of(query))
+                    return success(await self._events_of(request.query))
                 case _, "/state" | "/record":
                     return method_not_allowed(b"GET")
                 case _, "/faults":
@@ -108,9 +107,7 @@ class ControlPlane:
         late = _seconds(values, "late_seconds", LATE_SECONDS)
         plan.set(checked, targets)
         plan.seed, plan.drip_seconds, plan.late_seconds = seed, drip, late
-        self._book.note(
-            FaultsSet(time.time(), checked, tuple(target.as_values() for target in targets))
-        )
+        self._service.note_faults()
         await self._book.synced()
         return success(self._plan())
 
@@ -142,7 +139,7 @@ def _events_of_key(path: Path, key: str) -> list[dict[str, Any]]:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         values = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
         raise WrongControl("the request body must be a JSON object")
@@ -151,8 +148,8 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _number(values: dict[str, Any], name: str, default: float = 0.0) -> float:
     value = values.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise WrongControl(f"{name} must be a number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LIMIT:
+        raise WrongControl(f"{name} must be a number below {_LIMIT:g}, not {value!r}")
     return float(value)
 
 

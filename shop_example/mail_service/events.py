@@ -25,7 +25,6 @@ class Opened:
     pid: int
     keeps_keys: bool
     key_window_seconds: float
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,15 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The client went away in the middle of sending a request, which therefore never arrived."""
+    """The client went away in the middle of sending a request, which therefore never arrived.
+
+    ``path`` and ``key`` are None when not even its head was whole.
+    """
 
     event: ClassVar[str] = "cut"
     at: float
     connection: int
-    path: str
+    path: str | None
     key: str | None
     body_bytes: int
 
@@ -119,6 +121,7 @@ class FaultsSet:
 
     event: ClassVar[str] = "faults"
     at: float
+    seed: int
     rates: dict[str, float]
     targeted: tuple[dict[str, Any], ...]
 

@@ -19,6 +19,7 @@ class Request:
     local: bool
     method: str
     path: str
+    query: str
     headers: tuple[Header, ...]
     body: bytes = b""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,8 +79,12 @@ class Journal:
             if self.failure is None:
                 await self.synced()
         finally:
-            self._thread.shutdown(wait=True)
-            os.close(self._descriptor)
+            self.release()
+
+    def release(self) -> None:
+        """Lets go of the file, whatever is queued."""
+        self._thread.shutdown(wait=True)
+        os.close(self._descriptor)
 
     def _write(self) -> None:
         self._scheduled = False
@@ -128,6 +133,9 @@ def _open_alone(path: Path) -> int:
         raise RecordError(
             f"can't open the record {path}: {error.strerror}; give another file with --record"
         ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RecordError(f"{path} is no regular file; give another one with --record")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -26,7 +26,7 @@ from shop_example.mail_service.events import (
 )
 from shop_example.mail_service.journal import Journal
 from shop_example.mail_service.keys import KeyMemory, Remembered
-from shop_example.mail_service.record import read_lines
+from shop_example.mail_service.record import RecordError, read_lines
 from shop_example.mail_service.settings import Settings
 
 
@@ -44,9 +44,13 @@ class RecordBook:
         self._connection = 0
         self._turns: Counter[str] = Counter()
         self._offsets: dict[str, int] = {}
-        for offset, event in read_lines(settings.record):
-            self._take_in(event, offset)
         self._settings = settings
+        try:
+            for offset, event in read_lines(settings.record):
+                self._take_in(event, offset)
+        except RecordError:
+            self.journal.release()
+            raise
 
     def open(self) -> None:
         """Notes that this process begins to write."""
@@ -58,7 +62,6 @@ class RecordBook:
                 pid=os.getpid(),
                 keeps_keys=settings.keeps_keys,
                 key_window_seconds=settings.key_window_seconds,
-                seed=settings.seed,
             )
         )
 

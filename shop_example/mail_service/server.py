@@ -51,6 +51,12 @@ class MailServer:
             await self._book.close()
             raise
         self._book.open()
+        self._service.note_faults()
+        try:
+            await self._book.synced()
+        except RecordError:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(

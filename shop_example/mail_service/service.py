@@ -17,7 +17,7 @@ from typing import Any
 from shop_example.mail_service import answer as answers
 from shop_example.mail_service import mail
 from shop_example.mail_service.answer import Answer
-from shop_example.mail_service.events import Decided, Received
+from shop_example.mail_service.events import Decided, FaultsSet, Received
 from shop_example.mail_service.exchange import Reply, Request
 from shop_example.mail_service.fault_plan import FaultPlan
 from shop_example.mail_service.faults import Fault, Manner
@@ -53,6 +53,12 @@ class MailService:
         self._rate_limit = (
             RateLimit(settings.rate_limit, time.monotonic) if settings.rate_limit else None
         )
+
+    def note_faults(self) -> None:
+        """Has the record say which faults are to be expected from here on."""
+        plan = self.faults
+        targeted = tuple(target.as_values() for target in plan.targeted)
+        self.book.note(FaultsSet(time.time(), plan.seed, dict(plan.rates), targeted))
 
     async def post_email(self, request: Request) -> Reply:
         """``POST /emails``: the story of one request; RecordError if it can't be recorded."""

@@ -1,0 +1,7 @@
+"""``python -m outbox`` is the ``outbox`` command."""
+
+from __future__ import annotations
+
+from outbox.commands import main
+
+main()

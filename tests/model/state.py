@@ -1,0 +1,172 @@
+"""What the model's state is made of: rows, beliefs, the provider's memory, and the configurations.
+
+Everything is a tuple, compared by value. Times are abstract: a lease holds or it does not; an age
+counts ticks, each more than half of the provider's memory. At age 2 the ledger calls a key lapsed
+and the provider may have forgotten it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from outbox.backoff import Backoff
+from outbox.outcome import Policy
+from outbox.verdict import Place
+
+TICK_SECONDS, MEMORY_SECONDS, DEADLINE_SECONDS = 1000.0, 1900.0, 30.0
+PLACE = Place("provider", "account", DEADLINE_SECONDS)
+LAPSED = 2
+#: In the place of a consumer that has crashed, or has given up its claim.
+GONE = 9
+LIVE = frozenset({"ready", "claimed", "backoff", "resolve"})
+
+Action = tuple[str | int, ...]
+
+
+class Job(NamedTuple):
+    """A job's row: its ``place`` is one of LIVE, or done (no row left), or how it ended."""
+
+    place: str = "ready"
+    version: int = 0
+    by: int = GONE
+    holds: bool = False
+    attempts: int = 0
+    reason: str | None = None
+
+
+class Effect(NamedTuple):
+    """A ledger row. ``age`` is that of open_since; ``sole``: open_since = last_attempt_at.
+
+    ``body`` counts the freezings of the request; ``frozen``: the request is still there.
+    """
+
+    job: int
+    version: int
+    sent: int = 1
+    age: int | None = 0
+    sole: bool = True
+    state: str = "open"
+    body: int = 0
+    frozen: bool = True
+    unreadable: bool = False
+
+
+class Decision(NamedTuple):
+    """An ``Outcome`` without its texts and delays."""
+
+    action: str
+    reason: str | None
+    state: str | None
+    seen: int
+    nothing_open: bool
+    refund: bool
+    unreadable: bool
+
+
+class Consumer(NamedTuple):
+    """What a process believes of its claim and its try; a crash forgets it.
+
+    ``phase``: begin, read, reopen, begun, cleared, calling, accepted or settle, the step that comes
+    next. ``age`` is that of the earliest open try, ``None`` where the memory doesn't bind.
+    """
+
+    job: int
+    version: int
+    attempts: int
+    phase: str
+    sent: int = 0
+    sole: bool = True
+    age: int | None = None
+    body: int = 0
+    unreadable: bool = False
+    decision: Decision | None = None
+
+
+class Mail(NamedTuple):
+    """The provider's side of one key. ``remembers`` the body and age of an accepted request.
+
+    ``under_way``: (job, body) of requests whose senders have given up. ``senders``: jobs whose
+    requests were accepted, as far as nobody was told that they may have been.
+    """
+
+    accepted: int = 0
+    remembers: tuple[int, int] | None = None
+    refuses: int | None = None
+    under_way: tuple[tuple[int, int], ...] = ()
+    senders: frozenset[int] = frozenset()
+
+
+class Witness(NamedTuple):
+    """What no part of the system sees of one key: it is there for the promises alone.
+
+    ``faults`` and refusals that the effect has met; ``excuses``: e-mails more that a person or a
+    documented exception allows; ``doubt``: a try may have been accepted without our knowing;
+    ``vouched``: a person has said that it was delivered.
+    """
+
+    faults: int = 0
+    excuses: int = 0
+    doubt: bool = False
+    vouched: bool = False
+
+
+class Budget(NamedTuple):
+    """How much may still go wrong."""
+
+    faults: int
+    ticks: int = 0
+    people: int = 0
+    lost_commits: int = 0
+
+
+class State(NamedTuple):
+    """One state of the whole; effects, mails and witnesses are one per key."""
+
+    jobs: tuple[Job, ...]
+    effects: tuple[Effect | None, ...]
+    consumers: tuple[Consumer | None, ...]
+    mails: tuple[Mail, ...]
+    witnesses: tuple[Witness, ...]
+    budget: Budget
+    #: The job that a reaper has seen with a lapsed lease; only in the sabotage of that name.
+    reaper: int | None = None
+
+
+@dataclass(frozen=True)
+class World:
+    """One configuration. ``keys`` names each job's effect, ``without`` what is sabotaged.
+
+    ``stops``: a process may be stopped between its last check and its first byte. ``idle``: also
+    the steps that change nothing (for the replay on the real code).
+    """
+
+    keys: tuple[int, ...] = (0, 0)
+    consumers: int = 3
+    max_attempts: int = 3
+    replays: bool = True
+    repeat: bool = False
+    stops: bool = False
+    idle: bool = False
+    without: str = ""
+    budget: Budget = Budget(3)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The shipped policy of this configuration."""
+        memory = float("inf") if self.without == "memory window" else MEMORY_SECONDS
+        cap = 10**6 if self.without == "attempt cap" else self.max_attempts
+        return Policy(memory if self.replays else None, self.repeat, cap, Backoff(0, 0))
+
+    def start(self) -> State:
+        """Return the state in which all jobs have been committed and nobody has looked yet."""
+        keys = max(self.keys) + 1
+        return State(
+            jobs=(Job(),) * len(self.keys),
+            effects=(None,) * keys,
+            consumers=(None,) * self.consumers,
+            mails=(Mail(),) * keys,
+            witnesses=(Witness(),) * keys,
+            budget=self.budget,
+        )
