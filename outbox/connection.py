@@ -50,14 +50,25 @@ def libpq_url(url: str) -> str:
             "OUTBOX_DATABASE_URL: not a PostgreSQL URL; it looks like "
             "postgresql://user@host:5432/database (postgresql+driver:// is fine too)"
         )
-    try:
-        conninfo_to_dict(plain)
-    except psycopg.ProgrammingError:
+    if not _readable(plain):
         raise ConfigurationError(
             "OUTBOX_DATABASE_URL: PostgreSQL's client can't read this URL; special characters in "
             "user, password or path must be percent-encoded"
-        ) from None
+        )
     return plain
+
+
+def _readable(url: str) -> bool:
+    """Whether libpq takes the URL apart as it was meant.
+
+    A bare slash in a password would make the rest of it a port or a database name, to be shown.
+    """
+    try:
+        port = conninfo_to_dict(url).get("port") or ""
+    except psycopg.ProgrammingError:
+        return False
+    path = url.removeprefix("postgresql://").partition("/")[2].partition("?")[0]
+    return re.fullmatch(r"[\d,]*", str(port)) is not None and "@" not in path
 
 
 def host_of(url: str) -> str:

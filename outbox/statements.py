@@ -6,13 +6,13 @@ import re
 from functools import cache
 from importlib.resources import files
 
-_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*--.*\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
 @cache
 def text(name: str) -> str:
-    """Return ``sql/<name>.sql`` as it ships, with ``:named`` parameters (SQLAlchemy's ``text()``)."""
+    """Return ``sql/<name>.sql`` without its comments, with ``:named`` parameters as it ships."""
     source = files("outbox").joinpath("sql", f"{name}.sql").read_text("utf-8")
     return _COMMENT.sub("", source).strip()
 

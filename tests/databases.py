@@ -94,7 +94,9 @@ class Databases:
             query = r"SELECT datname FROM pg_database WHERE datname LIKE 'outbox\_test\_%'"
             for (name,) in self.admin.execute(query).fetchall():
                 owner = name.rpartition("_")[0]
-                if self._lock("pg_try_advisory_lock", owner):
+                # A session can take its own locks again, so ours would say nothing.
+                mine = owner == self.run or name == self.template
+                if not mine and self._lock("pg_try_advisory_lock", owner):
                     self.admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
                     self._lock("pg_advisory_unlock", owner)
 

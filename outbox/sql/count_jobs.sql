@@ -2,22 +2,24 @@
 -- the age of the oldest and whether anybody serves the topic. Written on the tables since the view
 -- would read the ended jobs without their index. A topic is served by a consumer that was seen
 -- lately, or by one whose claim holds.
-WITH live AS (
-    SELECT
-        topic,
-        CASE
-            WHEN waiting = 'resolve' THEN 'held'
-            WHEN waiting = 'order' THEN 'blocked'
-            WHEN waiting = 'schedule' AND available_at > moment.now THEN 'scheduled'
-            WHEN waiting = 'backoff' AND available_at > moment.now THEN 'backing_off'
-            WHEN lease_until > moment.now THEN 'running'
-            ELSE 'ready'
-        END AS state,
-        greatest(enqueued_at, available_at) AS since
-    FROM outbox.job
-    CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
-), counted AS (
-    SELECT topic, state, count(*) AS jobs, min(since) AS oldest FROM live GROUP BY topic, state
+WITH counted AS (
+    SELECT topic, state, count(*) AS jobs, min(since) AS oldest
+    FROM (
+        SELECT
+            topic,
+            CASE
+                WHEN waiting = 'resolve' THEN 'held'
+                WHEN waiting = 'order' THEN 'blocked'
+                WHEN waiting = 'schedule' AND available_at > moment.now THEN 'scheduled'
+                WHEN waiting = 'backoff' AND available_at > moment.now THEN 'backing_off'
+                WHEN lease_until > moment.now THEN 'running'
+                ELSE 'ready'
+            END AS state,
+            greatest(enqueued_at, available_at) AS since
+        FROM outbox.job
+        CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
+    ) AS live
+    GROUP BY topic, state
     UNION ALL
     SELECT topic, ended_as, count(*), min(ended_at)
     FROM outbox.ended_job

@@ -1,4 +1,5 @@
--- Whether a job of these lanes waits whose lease ran out (see claim_crashed_job).
+-- Whether a job of these lanes waits whose lease ran out (see claim_crashed_job). The order keeps
+-- the planner on the index: without it, it reads all of the table in the hope of an early match.
 SELECT EXISTS (
     SELECT 1
     FROM unnest(
@@ -11,6 +12,7 @@ SELECT EXISTS (
             AND job.priority = lane.priority
             AND job.position <= lane.ceiling
             AND job.lease_until <= clock_timestamp()
+        ORDER BY job.position
         LIMIT 1
     ) AS crashed
 ) AS found

@@ -236,6 +236,8 @@ class Connection(asyncio.Protocol):
         answer = reply.answer
         self._deaf = reply.manner not in (Manner.ANSWER, Manner.LATE)
         match reply.manner:
+            case Manner.STALL | Manner.DRIP if self._leaving:
+                self._cut_off()
             case Manner.STALL:
                 pass
             case Manner.RESET:

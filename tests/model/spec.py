@@ -1,285 +1,248 @@
 """The protocol as a small explicit-state spec: each atomic step of the shipped code, by hand.
 
 What a statement does is written here once more in Python, with the statement's name beside it; what
-the code decides between two statements is asked of the shipped tables (``outbox.verdict``,
-``outbox.outcome``) through ``tables``. One consumer is a process that works on one job at a time.
-Requests may arrive after their senders have given up, never after a tick (a memory is hours long,
-a request minutes). A refusal for good stays one.
+the code decides between two statements is asked of the shipped decision tables (``tables``). A
+consumer here is a process that works on one job at a time. What goes on around it (time, the
+provider, people) is in ``surroundings``, what must stay true in ``promises``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
 
-from tests.model import tables
-from tests.model.state import GONE, LAPSED, LIVE, Action, Consumer, Effect, Job, Mail, State, World
+from tests.model import surroundings, tables
+from tests.model.state import GONE, LAPSED, LIVE, Action, Consumer, Effect, Job, State, World
 
-Item = TypeVar("Item")
 Step = tuple[Action, State]
 
 
 def steps(w: World, s: State) -> Iterator[Step]:
-    """Everything that may happen next."""
+    """Yield everything that may happen next, with the state that it leads to."""
     for c, me in enumerate(s.consumers):
-        yield from _claims(w, s, c) if me is None else _works(w, s, c, me)
-    for j, job in enumerate(s.jobs):
-        yield from _time_passes_for_job(w, s, j, job)
-        if s.budget.people or w.idle:
-            yield from _people_decide_about_job(w, s, j, job)
-    for key, mail in enumerate(s.mails):
-        yield from _time_passes_for_mail(w, s, key, mail)
-        if s.budget.people or w.idle:
-            yield from _people_resolve(w, s, key)
-    if s.budget.ticks and not any(me and me.phase == "calling" for me in s.consumers):
-        yield ("tick",), _tick(s)
+        if me is None:
+            yield from _claims(w, s, c)
+        else:
+            yield from PHASES[me.phase](w, s, c, me)
+            yield from _interrupted(w, s, c, me)
+    yield from surroundings.steps(w, s)
 
 
-# -- claim, begin, call, settle ----------------------------------------------------------------
+def owns(w: World, s: State, c: int, me: Consumer) -> bool:
+    """Say whether a claim is still the job's: the fence, ``(id, claim_version, claimed_by)``."""
+    job = s.jobs[me.job]
+    named = job.by == c or w.without == "claimed_by in the fence"
+    return job.place == "claimed" and job.version == me.version and named
+
+
+def holds(w: World, s: State, c: int, me: Consumer) -> bool:
+    """Say whether a claim holds: it is still the job's, and its lease has not run out."""
+    return owns(w, s, c, me) and s.jobs[me.job].holds
 
 
 def _claims(w: World, s: State, c: int) -> Iterator[Step]:
     """claim_jobs, claim_crashed_job."""
     for j, job in enumerate(s.jobs):
         if job.place == "ready" or (job.place == "claimed" and not job.holds):
-            name = "claim_crashed" if job.place == "claimed" else "claim"
+            name = "claim" if job.place == "ready" else "claim_crashed"
             new = Job("claimed", job.version + 1, c, holds=True, attempts=job.attempts + 1)
-            claimed = s._replace(jobs=_put(s.jobs, j, new))
-            first = "begin" if new.attempts <= w.policy.max_attempts else "read"
-            yield (name, c, j), _becomes(claimed, c, Consumer(j, new.version, new.attempts, first))
+            claimed = s.with_job(j, new)
+            over_the_cap = new.attempts > w.policy.max_attempts
+            me = Consumer(j, new.version, new.attempts, "read" if over_the_cap else "begin")
+            yield (name, c, j), claimed.with_consumer(c, me)
             if s.budget.faults:
-                yield (f"{name}_lost", c, j), _fault(claimed, w.keys[j])
-
-
-def _works(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
-    yield from PHASES[me.phase](w, s, c, me)
-    job, key, effect = s.jobs[me.job], w.keys[me.job], s.effects[w.keys[me.job]]
-    if w.without == "fence on the heartbeat" and job.place == "claimed":
-        yield ("heartbeat", c), s._replace(jobs=_put(s.jobs, me.job, job._replace(holds=True)))
-    elif w.idle:
-        yield ("heartbeat", c), s
-    if s.budget.faults:
-        crashed = _becomes(s, c, None)
-        yield ("crash", c), _fault(_give_up(crashed, key, me), key)
-    if s.budget.lost_commits and me.phase == "begin" and _owns(w, s, c, me):
-        # A failover to a standby that never got the commit of this claim; its holder has no idea.
-        if effect is None or effect.version < me.version:
-            left = s.budget._replace(lost_commits=s.budget.lost_commits - 1)
-            before = Job("ready", job.version - 1, attempts=job.attempts - 1)
-            lost = s._replace(jobs=_put(s.jobs, me.job, before), budget=left)
-            yield ("lose_commit_of_claim", c), lost
+                yield (f"{name}_lost", c, j), claimed.fault(w.keys[j])
 
 
 def _begin(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
-    """begin_effects: write the intent, unless the key is in the ledger."""
+    """begin_effects: write the intent, unless the key is in the ledger already."""
     key, begun = w.keys[me.job], me._replace(phase="begun", sent=1)
-    if not _owns_and_holds(w, s, c, me):
-        yield ("begin", c), _becomes(s, c, None)
+    if not _may_begin(w, s, c, me):
+        yield ("begin", c), s.with_consumer(c, None)
     elif s.effects[key] is not None:
-        yield ("begin", c), _becomes(s, c, me._replace(phase="read"))
+        yield ("begin", c), s.with_consumer(c, me._replace(phase="read"))
     elif w.without == "intent before the call":
-        yield ("begin", c), _becomes(s, c, begun)
+        yield ("begin", c), s.with_consumer(c, begun)
     else:
-        written = s._replace(effects=_put(s.effects, key, Effect(me.job, me.version)))
-        yield ("begin", c), _becomes(written, c, begun)
+        written = s.with_effect(key, Effect(me.job, me.version))
+        yield ("begin", c), written.with_consumer(c, begun)
         if s.budget.faults:
-            yield ("begin_lost", c), _fault(written, key)
+            yield ("begin_lost", c), written.fault(key)
 
 
 def _read(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
-    """read_effects, and what the ledger's word allows."""
+    """read_effects, and the decision on what it says."""
     effect = s.effects[w.keys[me.job]]
-    holder = s.jobs[effect.job] if effect else None
-    elsewhere = bool(
-        holder and effect and effect.job != me.job
-        and holder.version == effect.version and holder.holds
-        and w.without != "at_work_elsewhere"
-    )  # fmt: skip
-    yield ("read", c), _becomes(s, c, tables.before_call(w, me, effect, elsewhere))
+    elsewhere = False
+    if effect is not None and effect.job != me.job and w.without != "at_work_elsewhere":
+        other = s.jobs[effect.job]
+        elsewhere = other.version == effect.version and other.holds
+    yield ("read", c), s.with_consumer(c, tables.before_call(w, me, effect, elsewhere))
 
 
 def _reopen(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     """reopen_effects: begin a further try, unless somebody has begun one since we read."""
     key = w.keys[me.job]
     effect = s.effects[key]
-    if not _owns_and_holds(w, s, c, me) or effect is None:
-        yield ("reopen", c), _becomes(s, c, None)
+    if effect is None or not _may_begin(w, s, c, me):
+        yield ("reopen", c), s.with_consumer(c, None)
     elif effect.state != "open" or (effect.sent != me.sent and w.without != "requests_seen"):
-        yield ("reopen", c), _becomes(s, c, tables.wait_for_other(me))
+        yield ("reopen", c), s.with_consumer(c, tables.wait_for_other(me))
     else:
         nothing_open = effect.age is None
         new = effect._replace(
-            job=me.job, version=me.version, sent=effect.sent + 1, age=effect.age or 0,
-            sole=nothing_open, body=effect.body + (nothing_open and not effect.frozen), frozen=True,
-        )  # fmt: skip
-        written = s._replace(effects=_put(s.effects, key, new))
+            job=me.job,
+            version=me.version,
+            sent=effect.sent + 1,
+            age=effect.age or 0,
+            sole=nothing_open,
+            body=effect.body + (nothing_open and not effect.frozen),
+            frozen=True,
+        )
+        written = s.with_effect(key, new)
         begun = me._replace(phase="begun", sent=new.sent, body=new.body)
-        yield ("reopen", c), _becomes(written, c, begun)
+        yield ("reopen", c), written.with_consumer(c, begun)
         if s.budget.faults:
             again = Consumer(me.job, me.version, me.attempts, "begin")
-            yield ("reopen_lost", c), _fault(_becomes(written, c, again), key)
+            yield ("reopen_lost", c), written.with_consumer(c, again).fault(key)
+
+
+def _may_begin(w: World, s: State, c: int, me: Consumer) -> bool:
+    if w.without == "fence on begin":
+        return s.jobs[me.job].place in LIVE
+    return holds(w, s, c, me)
 
 
 def _begun(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     """The last check before the first byte: the lease, and the provider's memory."""
-    key, not_started = w.keys[me.job], tables.not_started(me)
-    lease = _owns_and_holds(w, s, c, me) or w.without == "lease check before the call"
-    if not lease or (me.age is not None and me.age >= LAPSED):
-        yield ("check_fails", c), _becomes(s, c, not_started)
+    key, not_started = w.keys[me.job], s.with_consumer(c, tables.not_started(me))
+    lease = holds(w, s, c, me) or w.without == "lease check before the call"
+    if not lease or not _in_memory(me):
+        yield ("check_fails", c), not_started
         return
-    yield ("leave", c), _becomes(s, c, me._replace(phase="calling"))
+    yield ("leave", c), s.with_consumer(c, me._replace(phase="calling"))
     if w.stops:
-        yield ("check_and_stop", c), _becomes(s, c, me._replace(phase="cleared"))
+        yield ("stop_after_check", c), s.with_consumer(c, me._replace(phase="cleared"))
     if s.budget.faults:
-        yield ("lease_too_short", c), _fault(_becomes(s, c, not_started), key)
-        yield ("unreached", c), _fault(_answered(w, s, c, me, "UNREACHED"), key)
+        yield ("lease_too_short", c), not_started.fault(key)
+        yield ("unreached", c), s.with_consumer(c, tables.after_call(w, me, "UNREACHED")).fault(key)
 
 
 def _cleared(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
-    key, gone = w.keys[me.job], _becomes(s, c, me._replace(phase="calling"))
-    in_time = _owns_and_holds(w, s, c, me) and (me.age is None or me.age < LAPSED)
-    yield ("leave_after_stop", c), gone if in_time else _note(gone, key, excuses=1)
+    """It goes on where it was stopped; out of time, this is the one documented exception."""
+    gone = s.with_consumer(c, me._replace(phase="calling"))
+    late = not (holds(w, s, c, me) and _in_memory(me))
+    yield ("leave_after_stop", c), gone.note(w.keys[me.job], excuses=late)
+
+
+def _in_memory(me: Consumer) -> bool:
+    return me.age is None or me.age < LAPSED
 
 
 def _calling(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     key = w.keys[me.job]
-    mail = s.mails[key]
-    received, meaning = receive(w, mail, me.job, me.body)
-    arrived = s._replace(mails=_put(s.mails, key, received))
+    before = s.mails[key]
+    mail, meaning = surroundings.receive(w, before, me.job, me.body)
+    arrived = s.with_mail(key, mail)
     if meaning == "ACCEPTED":
-        yield ("arrive", c), _becomes(arrived, c, me._replace(phase="accepted"))
+        yield ("arrive", c), arrived.with_consumer(c, me._replace(phase="accepted"))
     else:
-        noted = _note(arrived, key, faults=1, doubt=meaning == "KEY_TAKEN")
-        yield ("arrive", c), _answered(w, noted, c, me, meaning)
+        told = arrived.note(key, faults=1, doubt=meaning == "KEY_TAKEN" or None)
+        yield ("arrive", c), told.with_consumer(c, tables.after_call(w, me, meaning))
     if s.budget.faults:
-        if received.accepted > mail.accepted:
-            refused = s._replace(mails=_put(s.mails, key, mail._replace(refuses=me.body)))
-            yield ("refuse", c), _fault(_answered(w, refused, c, me, "REFUSED"), key)
-        yield ("throttle", c), _fault(_answered(w, s, c, me, "THROTTLED"), key)
-        yield from _loses(w, _give_up(s, key, me), c, me)
+        if mail.accepted > before.accepted:
+            refuses = s.with_mail(key, before._replace(refuses=me.body)).fault(key)
+            yield ("refuse", c), refuses.with_consumer(c, tables.after_call(w, me, "REFUSED"))
+        throttled = s.with_consumer(c, tables.after_call(w, me, "THROTTLED"))
+        yield ("throttle", c), throttled.fault(key)
+        yield from _loses(w, surroundings.leave_under_way(s, key, me), c, me)
 
 
 def _accepted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     key = w.keys[me.job]
-    yield ("deliver", c), _answered(w, s, c, me, "ACCEPTED")
+    yield ("deliver", c), s.with_consumer(c, tables.after_call(w, me, "ACCEPTED"))
     if s.budget.faults:
         yield from _loses(w, s, c, me)
-        odd = _note(_fault(s, key), key, doubt=True)
-        yield ("deliver_unreadable", c), _answered(w, odd, c, me, "ACCEPTED_UNREADABLE")
+        odd = s.with_consumer(c, tables.after_call(w, me, "ACCEPTED_UNREADABLE"))
+        yield ("deliver_unreadable", c), odd.fault(key).note(key, doubt=True)
 
 
 def _loses(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     """The answer never comes; the failure counts as the job's own, or as an outage's."""
-    lost = _note(_fault(s, w.keys[me.job]), w.keys[me.job], doubt=True)
+    key = w.keys[me.job]
     for meaning in ("FAILED", "UNAVAILABLE"):
-        yield ("lose", c, meaning), _answered(w, lost, c, me, meaning)
+        lost = s.with_consumer(c, tables.after_call(w, me, meaning)).fault(key)
+        yield ("lose", c, meaning), lost.note(key, doubt=True)
 
 
 def _settles(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
+    """settle_attempts; its answer may be lost, then it is sent once more."""
     settled = _settle(w, s, c, me)
-    yield ("settle", c), _becomes(settled, c, None)
+    yield ("settle", c), settled.with_consumer(c, None)
     if s.budget.faults and settled != s:
-        yield ("settle_lost", c), _fault(settled, w.keys[me.job])
+        yield ("settle_lost", c), settled.fault(w.keys[me.job])
 
 
 def _settle(w: World, s: State, c: int, me: Consumer) -> State:
-    """settle_attempts."""
-    key, d = w.keys[me.job], me.decision
-    job, effect, owns = s.jobs[me.job], s.effects[key], _owns(w, s, c, me)
-    assert d is not None, "a consumer settles what it has decided"
-    if w.without == "fence on settle":
-        owns = job.place in LIVE
+    key, said = w.keys[me.job], me.decision
+    job, effect = s.jobs[me.job], s.effects[key]
+    assert said is not None, "a consumer settles what it has decided"
+    mine = owns(w, s, c, me) or (w.without == "fence on settle" and job.place in LIVE)
     if effect is None and w.without == "intent before the call":
         effect = Effect(me.job, me.version)
     written = False
-    if effect and d.state:
-        current = effect.sent == d.seen or w.without == "requests_seen"
-        in_turn = owns and effect.state == "open" and current
-        if written := in_turn or (d.state == "delivered" and effect.state in {"open", "held"}):
+    if effect is not None and said.state is not None:
+        current = effect.sent == said.seen or w.without == "requests_seen"
+        # A hold needs something open: a settled try may have been proven unsent since we read.
+        possible = said.state != "held" or effect.age is not None
+        in_turn = mine and effect.state == "open" and current and possible
+        written = in_turn or (said.state == "delivered" and effect.state in {"open", "held"})
+        if written:
             effect = effect._replace(
-                state=d.state, age=None if d.nothing_open else effect.age,
-                sole=effect.sole and not d.nothing_open, unreadable=d.unreadable,
-                frozen=effect.frozen and d.state in {"open", "held"},
-            )  # fmt: skip
-    if owns:
-        moved_on = d.state is not None and d.action != "done" and not written
-        places = {"retry": "backoff", "hold": "resolve", "give_back": "ready"}
-        place = "ready" if moved_on else places.get(d.action, d.action)
-        attempts = job.attempts - (d.refund or moved_on)
-        job = Job(place, job.version, attempts=attempts, reason=None if place in LIVE else d.reason)
-    return s._replace(jobs=_put(s.jobs, me.job, job), effects=_put(s.effects, key, effect))
-
-
-PHASES = {
-    "begin": _begin, "read": _read, "reopen": _reopen, "begun": _begun, "cleared": _cleared,
-    "calling": _calling, "accepted": _accepted, "settle": _settles,
-}  # fmt: skip
-
-
-# -- time, the provider, people ----------------------------------------------------------------
-
-
-def _time_passes_for_job(w: World, s: State, j: int, job: Job) -> Iterator[Step]:
-    key = w.keys[j]
-    effect = s.effects[key]
-    if job.place == "claimed" and job.holds and (job.by == GONE or s.budget.faults):
-        lapsed = s._replace(jobs=_put(s.jobs, j, job._replace(holds=False)))
-        began = effect and (effect.job, effect.version) == (j, job.version)
-        lapsed = _note(lapsed, key, doubt=bool(began and effect and effect.age is not None))
-        yield ("lapse", j), lapsed if job.by == GONE else _fault(lapsed, key)
-    elif job.place == "backoff":  # promote_due_jobs
-        yield ("promote", j), s._replace(jobs=_put(s.jobs, j, job._replace(place="ready")))
-    elif job.place == "resolve" and effect and effect.state != "held":  # release_held_jobs
-        yield ("release", j), s._replace(jobs=_put(s.jobs, j, job._replace(place="ready")))
-    if w.without == "recheck by the reaper":
-        if job.place == "claimed" and not job.holds and s.reaper is None:
-            yield ("reaper_looks", j), s._replace(reaper=j)
-        if s.reaper == j and job.place == "claimed":
-            free = Job("ready", job.version, attempts=job.attempts)
-            yield ("reaper_frees", j), s._replace(jobs=_put(s.jobs, j, free), reaper=None)
-
-
-def _time_passes_for_mail(w: World, s: State, key: int, mail: Mail) -> Iterator[Step]:
-    for request in mail.under_way:
-        rest = list(mail.under_way)
-        rest.remove(request)
-        late, _ = receive(w, mail._replace(under_way=tuple(rest)), *request)
-        yield ("arrive_late", key, *request), s._replace(mails=_put(s.mails, key, late))
-    if mail.remembers and mail.remembers[1] >= LAPSED:
-        forgot = mail._replace(remembers=None)
-        yield ("forget", key), s._replace(mails=_put(s.mails, key, forgot))
-
-
-def receive(w: World, mail: Mail, job: int, body: int) -> tuple[Mail, str]:
-    """A request reaches the provider."""
-    if mail.remembers and w.without != "one key for all attempts":
-        return mail, "ACCEPTED" if mail.remembers[0] == body else "KEY_TAKEN"
-    if mail.refuses == body:
-        return mail, "REFUSED"
-    keeps = w.replays and w.without != "keys at the provider"
-    accepted = mail._replace(
-        accepted=mail.accepted + 1,
-        remembers=(body, 0) if keeps else None,
-        senders=mail.senders | {job},
-    )
-    return accepted, "ACCEPTED"
-
-
-def _tick(s: State) -> State:
-    """More than half of the provider's memory passes."""
-
-    def older(age: int | None) -> int | None:
-        return None if age is None else min(age + 1, LAPSED)
-
-    return s._replace(
-        effects=tuple(e and e._replace(age=older(e.age)) for e in s.effects),
-        consumers=tuple(c and c._replace(age=older(c.age)) for c in s.consumers),
-        mails=tuple(
-            m._replace(
-                under_way=(),
-                remembers=m.remembers and (m.remembers[0], min(m.remembers[1] + 1, LAPSED)),
+                state=said.state,
+                age=None if said.nothing_open else effect.age,
+                sole=effect.sole and not said.nothing_open,
+                unreadable=said.unreadable,
+                frozen=effect.frozen and said.state in {"open", "held"},
             )
-            for m in s.mails
-        ),
-        budget=s.budget._replace(ticks=s.budget.ticks - 1),
-    )
+    if mine:
+        moved_on = said.state is not None and not written
+        by_other = said.action == "done" and effect is not None and effect.job != me.job
+        action = "retry_now" if moved_on else "duplicate" if by_other else said.action
+        place = PLACES.get(action, action)
+        attempts = job.attempts - (said.refund or moved_on)
+        reason = None if place in LIVE else said.reason
+        job = Job(place, job.version, attempts=attempts, reason=reason)
+        if place == "done":
+            job = Job("done", job.version)
+    return s.with_job(me.job, job).with_effect(key, effect)
+
+
+PLACES = {"retry": "backoff", "hold": "resolve", "give_back": "ready", "retry_now": "ready"}
+PHASES = {
+    "begin": _begin,
+    "read": _read,
+    "reopen": _reopen,
+    "begun": _begun,
+    "cleared": _cleared,
+    "calling": _calling,
+    "accepted": _accepted,
+    "settle": _settles,
+}
+
+
+def _interrupted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
+    """Its heartbeat (extend_leases), its death, a failover behind its back."""
+    job, key, effect = s.jobs[me.job], w.keys[me.job], s.effects[w.keys[me.job]]
+    if w.without == "fence on the heartbeat" and job.place == "claimed":
+        yield ("heartbeat", c), s.with_job(me.job, job._replace(holds=True))
+    elif w.idle:
+        yield ("heartbeat", c), s
+    if s.budget.faults:
+        left = surroundings.leave_under_way(s, key, me) if me.phase == "calling" else s
+        yield ("crash", c), left.with_consumer(c, None).fault(key)
+    fresh = me.phase == "begin" and owns(w, s, c, me)
+    if s.budget.lost_commits and fresh and (effect is None or effect.version < me.version):
+        # To a standby that never got the commit of this claim; its holder goes on believing in it.
+        budget = s.budget._replace(lost_commits=s.budget.lost_commits - 1)
+        unclaimed = Job("ready", job.version - 1, attempts=job.attempts - 1)
+        yield ("fail_over", c), s.with_job(me.job, unclaimed)._replace(budget=budget)

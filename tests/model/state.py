@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from outbox.backoff import Backoff
 from outbox.outcome import Policy
@@ -23,6 +23,7 @@ GONE = 9
 LIVE = frozenset({"ready", "claimed", "backoff", "resolve"})
 
 Action = tuple[str | int, ...]
+Item = TypeVar("Item")
 
 
 class Job(NamedTuple):
@@ -87,8 +88,8 @@ class Consumer(NamedTuple):
 class Mail(NamedTuple):
     """The provider's side of one key. ``remembers`` the body and age of an accepted request.
 
-    ``under_way``: (job, body) of requests whose senders have given up. ``senders``: jobs whose
-    requests were accepted, as far as nobody was told that they may have been.
+    ``under_way``: (job, body) of requests whose senders have given up. ``senders``: the jobs whose
+    requests were accepted.
     """
 
     accepted: int = 0
@@ -132,6 +133,46 @@ class State(NamedTuple):
     budget: Budget
     #: The job that a reaper has seen with a lapsed lease; only in the sabotage of that name.
     reaper: int | None = None
+
+    def with_job(self, j: int, job: Job) -> State:
+        return State(_put(self.jobs, j, job), *self[1:])
+
+    def with_effect(self, key: int, effect: Effect | None) -> State:
+        return State(self[0], _put(self.effects, key, effect), *self[2:])
+
+    def with_consumer(self, c: int, me: Consumer | None) -> State:
+        return State(*self[:2], _put(self.consumers, c, me), *self[3:])
+
+    def with_mail(self, key: int, mail: Mail) -> State:
+        return State(*self[:3], _put(self.mails, key, mail), *self[4:])
+
+    def note(
+        self,
+        key: int,
+        *,
+        faults: int = 0,
+        excuses: int = 0,
+        doubt: bool | None = None,
+        vouched: bool = False,
+    ) -> State:
+        """Let the witness of a key see something."""
+        old = self.witnesses[key]
+        new = Witness(
+            faults=old.faults + faults,
+            excuses=old.excuses + excuses,
+            doubt=old.doubt if doubt is None else doubt,
+            vouched=old.vouched or vouched,
+        )
+        return self._replace(witnesses=_put(self.witnesses, key, new))
+
+    def fault(self, key: int) -> State:
+        """Spend one fault of the budget on an effect, in sight of its witness."""
+        left = self.budget._replace(faults=self.budget.faults - 1)
+        return self.note(key, faults=1)._replace(budget=left)
+
+
+def _put(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
+    return (*items[:index], item, *items[index + 1 :])
 
 
 @dataclass(frozen=True)

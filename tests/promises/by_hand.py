@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Self
 from outbox.backoff import Backoff
 from outbox.claim import Claims
 from outbox.connection import Connection
-from outbox.job import Attempt, Job, Request
+from outbox.job import Attempt, EffectState, Job, Request
 from outbox.lease import Leases
 from outbox.ledger import Begin, Intent, Ledger
-from outbox.outcome import Outcome, Policy
+from outbox.outcome import JobAction, Outcome, Policy
 from outbox.settle import Settled, Settlement, Settler
 from outbox.verdict import Place
 from tests.promises.scripted import DAY, TOPIC
@@ -90,7 +90,10 @@ class ByHand:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.connection.close()
 
@@ -98,3 +101,20 @@ class ByHand:
 def older(job: Job) -> Job:
     """The same job as an earlier claim knew it."""
     return replace(job, claim_version=job.claim_version - 1)
+
+
+async def deliver(one: ByHand, job: Job) -> Settled:
+    """Begin and settle a job whose call the provider accepts."""
+    attempt = await one.begun(job)
+    return await one.settle(job, delivered(attempt))
+
+
+def delivered(attempt: Attempt) -> Outcome:
+    """What a consumer settles after an acceptance."""
+    return Outcome(
+        JobAction.DONE,
+        effect_state=EffectState.DELIVERED,
+        requests_seen=attempt.requests_sent,
+        nothing_open=True,
+        message_id="accepted-id",
+    )

@@ -157,7 +157,11 @@ def enqueue(connection: psycopg.Connection) -> Enqueue:
     ) -> int:
         with connection.transaction():
             return Outbox().enqueue(
-                connection, topic, {"n": 1} if payload is None else payload, effect_key=key, **options
+                connection,
+                topic,
+                {"n": 1} if payload is None else payload,
+                effect_key=key,
+                **options,
             )
 
     return enqueue

@@ -135,7 +135,9 @@ class ScriptedGateway:
             self.accepted[wire_key] += 1
         if step.during:
             await step.during()
-        id_ = f"id-{wire_key}-{self.accepted[wire_key]}" if step.meaning is Meaning.ACCEPTED else None
+        id_ = (
+            f"id-{wire_key}-{self.accepted[wire_key]}" if step.meaning is Meaning.ACCEPTED else None
+        )
         return Answer(step.meaning, step.reason, id_, step.detail, step.retry_after_seconds)
 
     async def close(self) -> None:

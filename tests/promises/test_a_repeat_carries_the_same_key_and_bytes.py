@@ -92,7 +92,9 @@ async def test_another_consumer_repeats_what_a_crashed_one_froze(
     assert isinstance((await by_hand.ledger.begin([frozen]))[0], Attempt)
     tables.expire_leases()
     assert await drain(database_url, gateway) == 0
-    assert [(call.wire_key, call.body) for call in gateway.calls] == [("prod-k", b"as it was first")]
+    assert [(call.wire_key, call.body) for call in gateway.calls] == [
+        ("prod-k", b"as it was first")
+    ]
 
 
 async def test_another_job_of_the_key_repeats_what_the_first_one_froze(

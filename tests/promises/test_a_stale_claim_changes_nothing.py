@@ -30,7 +30,12 @@ OUTCOMES = {
         JobAction.RETRY, "http_500", EffectState.OPEN, requests_seen=1, delay_seconds=1.0
     ),
     "retried, surely not sent": Outcome(
-        JobAction.RETRY, "refused", EffectState.OPEN, requests_seen=1, nothing_open=True, refund=True
+        JobAction.RETRY,
+        "refused",
+        EffectState.OPEN,
+        requests_seen=1,
+        nothing_open=True,
+        refund=True,
     ),
     "held": Outcome(JobAction.HOLD, "no_memory", EffectState.HELD, requests_seen=1),
     "given back": Outcome(
@@ -204,7 +209,9 @@ async def test_a_request_that_was_begun_since_keeps_older_outcomes_out(
     "stale",
     [
         pytest.param(older, id="old version"),
-        pytest.param(lambda job: replace(job, claim_version=job.claim_version + 1), id="new version"),
+        pytest.param(
+            lambda job: replace(job, claim_version=job.claim_version + 1), id="new version"
+        ),
         pytest.param(lambda job: replace(job, id=job.id + 1_000), id="no such job"),
     ],
 )
@@ -275,7 +282,9 @@ async def test_two_who_read_the_same_effect_begin_one_further_try(
         enqueue(key)
     (job, their_job) = await by_hand.claim(1), await other.claim(1)
     await by_hand.begun(job[0])
-    assert (await by_hand.settle(job[0], replace(OUTCOMES["retried"], delay_seconds=0.0))).claim_held
+    assert (
+        await by_hand.settle(job[0], replace(OUTCOMES["retried"], delay_seconds=0.0))
+    ).claim_held
     (job,) = (await by_hand.claim(1),)
     begun = await asyncio.gather(by_hand.begin(job[0]), other.begin(their_job[0]))
     assert sum(isinstance(one, Attempt) for one in begun) == 1
@@ -378,7 +387,10 @@ async def test_the_claim_version_never_goes_back(
     """Given back, retried, crashed: each claim has a higher version than all before."""
     enqueue()
     versions = []
-    for outcome in (OUTCOMES["given back unbegun"], replace(OUTCOMES["dead"], job_action=JobAction.RETRY)):
+    for outcome in (
+        OUTCOMES["given back unbegun"],
+        replace(OUTCOMES["dead"], job_action=JobAction.RETRY),
+    ):
         job = await by_hand.claim_one()
         versions.append(job.claim_version)
         await by_hand.settle(job, outcome)
@@ -465,4 +477,3 @@ def _lease(tables: Tables, job_id: int) -> float:
     row = tables.job(job_id)
     assert row is not None
     return float(row["lease_until"].timestamp())
-

@@ -42,7 +42,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         ("postgresql+asyncpg://me:pw@db:5432/shop", "postgresql://me:pw@db:5432/other"),
         ("postgresql:///shop?host=/run/pg", "postgresql:///other?host=/run/pg"),
         (
-            "postgresql://db/?dbname=shop&options=-c%20jit=off",
+            "postgresql://db/?dbname=shop&options=-c%20jit%3Doff",
             "postgresql://db/other?options=-c%20jit%3Doff",
         ),
     ],

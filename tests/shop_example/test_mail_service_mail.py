@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shop_example.mail_service import mail
 from shop_example.mail_service.mail import Refused
@@ -184,3 +186,33 @@ def test_a_mail_on_several_lines_is_recorded_on_one() -> None:
     line = mail.check(mail.parse(body), body).line
     assert b"\n" not in line
     assert json.loads(line) == email()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [*email(), "cc", "bcc", "reply_to", "headers", "tags", "attachments", "scheduled_at", "other"]
+)
+
+
+@given(changes=st.dictionaries(FIELDS, JSON))
+def test_any_json_is_either_a_mail_or_refused(changes: dict[str, object]) -> None:
+    """No field can make the checks fail in another way, and a mail is recorded as it was sent."""
+    values = {**email(), **changes}
+    body = json.dumps(values).encode()
+    try:
+        checked = mail.check(mail.parse(body), body)
+    except Refused:
+        return
+    assert json.loads(checked.line) == values
+    assert checked.fingerprint == mail.fingerprint(values)
+
+
+@given(body=st.binary())
+def test_any_bytes_are_either_a_mail_or_refused(body: bytes) -> None:
+    """Nor can a body that was never JSON."""
+    with pytest.raises(Refused):
+        mail.check(mail.parse(body), body)

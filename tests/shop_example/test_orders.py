@@ -83,7 +83,7 @@ def test_a_savepoint_takes_back_its_order_alone(session: Session) -> None:
 
 def test_place_order_never_commits(session: Session) -> None:
     """The transaction is the caller's, from its beginning to its end."""
-    commits = []
+    commits: list[object] = []
     event.listen(session, "after_commit", commits.append)
     place_order(session, OUTBOX, 1, {TEAPOT: 1})
     assert session.in_transaction()

@@ -558,3 +558,28 @@ async def test_an_untrusted_certificate_is_never_reached(
     monkeypatch.setattr(ssl.SSLContext, "wrap_bio", refuse)
     answer = await call(f"https://127.0.0.1:{server.port}")
     assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
+
+
+async def test_a_connection_that_broke_serves_no_other_call() -> None:
+    """Only what was read to its end is used again."""
+    made = 0
+
+    def network() -> httpx.MockTransport:
+        nonlocal made
+        made += 1
+        breaks = made == 1
+
+        def handler(_: httpx.Request) -> httpx.Response:
+            if breaks:
+                raise httpx.ReadError("cut")
+            return httpx.Response(200)
+
+        return httpx.MockTransport(handler)
+
+    transport = Transport(network)
+    for _ in range(3):
+        await transport.post(
+            "http://127.0.0.1:9/", {}, b"", deadline_seconds=5, may_start=lambda: True
+        )
+    await transport.close()
+    assert made == 2

@@ -44,11 +44,8 @@ Command = Callable[..., Answer]
 
 
 @pytest.fixture
-def command(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    """Runs ``outbox`` with these arguments at the test's database."""
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", database_url)
+def command_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Runs ``outbox`` with these arguments, wherever the settings point."""
     monkeypatch.chdir(tmp_path)  # no .env of a developer
 
     def run(*arguments: object) -> Answer:
@@ -58,6 +55,15 @@ def command(
         return Answer(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture
+def command(
+    command_anywhere: Command, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """Runs ``outbox`` with these arguments at the test's database."""
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", database_url)
+    return command_anywhere
 
 
 @pytest.fixture

@@ -49,14 +49,16 @@ class Scene:
         """Run one of the library's statements."""
         with self.connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute(statements.psycopg(statement).encode(), parameters)
-            return cursor.fetchall()
+            return cursor.fetchall() if cursor.description else []
 
     def sql(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Run any statement; its rows where it has some."""
         cursor = self.connection.execute(query.encode(), parameters)
         return cursor.fetchall() if cursor.description else []
 
-    def claim(self, topic: str = TOPIC, *, limit: int = 1, lease_seconds: float = 60) -> list[Claim]:
+    def claim(
+        self, topic: str = TOPIC, *, limit: int = 1, lease_seconds: float = 60
+    ) -> list[Claim]:
         """Claim ready jobs, in the order of their ids."""
         rows = self.run(
             "claim_jobs",
@@ -159,7 +161,7 @@ class Scene:
         return claim
 
     def backing_off(self, effect_key: str, *, reached: bool, **options: Any) -> Claim:
-        """A job that waits for its next try, the last of which may have been accepted or surely not."""
+        """A job that waits for its next try; its last may have been accepted, or surely not."""
         claim = self.begun(effect_key, **options)
         self.settle(claim, "retry", "open", nothing_open=not reached, reason="reset")
         return claim

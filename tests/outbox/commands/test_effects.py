@@ -117,7 +117,8 @@ def test_each_state_lists_its_own(command: Command, scene: Scene) -> None:
     assert command("cancel", left_open.id).code == 0
     listed = {
         state: [
-            line["effect_key"] for line in command("effects", "list", "--state", state, "--json").lines
+            line["effect_key"]
+            for line in command("effects", "list", "--state", state, "--json").lines
         ]
         for state in ("open", "delivered", "rejected", "held", "given_up")
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.outbox.commands.scenes import CONSUMER, TOPIC
+from tests.outbox.commands.test_status import everything
 
 if TYPE_CHECKING:
     from tests.outbox.commands.conftest import Command
@@ -39,6 +40,26 @@ def test_done_jobs_are_listed_when_asked_for(command: Command, scene: Scene) -> 
     assert [line["id"] for line in everything] == [done.id, ready]
 
 
+def test_each_job_is_listed_as_the_view_shows_it(command: Command, scene: Scene) -> None:
+    """The statement walks the tables on its own, and says the same of every job."""
+    everything(scene)
+    scene.dead("k-dead-3", "max_attempts")
+    names = "id, state, topic, effect_key, attempts, claimed_by, reason, detail"
+    seen = scene.sql(f"SELECT {names} FROM outbox.job_status ORDER BY id")
+    listed = command("jobs", "--state", "all", "--json").lines
+    assert [tuple(line[name] for name in names.split(", ")) for line in listed] == seen
+
+
+def test_an_acceptance_that_came_late_is_listed_once(command: Command, scene: Scene) -> None:
+    """Its job waits in the queue for its next claim, which will find it delivered."""
+    claim = scene.held("k-1")
+    scene.settle(claim, "done", "delivered", message_id="late")
+    scene.sql("UPDATE outbox.job SET claim_version = 9")
+    listed = command("jobs", "--state", "all", "--json").lines
+    assert [(line["id"], line["state"]) for line in listed] == [(claim.id, "held")]
+    assert scene.sql("SELECT count(*) FROM outbox.job_status") == [(1,)]
+
+
 def test_a_list_is_read_page_by_page(command: Command, scene: Scene) -> None:
     """--limit and --after walk the ids, of one topic where one is named."""
     ids = [scene.enqueue(f"k-{n}") for n in range(5)]
@@ -48,6 +69,16 @@ def test_a_list_is_read_page_by_page(command: Command, scene: Scene) -> None:
     rest = command("jobs", "--topic", TOPIC, "--after", ids[1], "--json").lines
     assert [line["id"] for line in rest] == ids[2:]
     assert f"--after {ids[1]}" in command("jobs", "--limit", 2).out
+
+
+def test_every_state_has_its_list(command: Command, scene: Scene) -> None:
+    """No state that the view knows is out of reach of the command."""
+    everything(scene)
+    states = scene.sql("SELECT state, array_agg(id ORDER BY id) FROM outbox.job_status GROUP BY 1")
+    assert len(states) == 9
+    for state, ids in states:
+        lines = command("jobs", "--state", state, "--json").lines
+        assert ([line["id"] for line in lines], {line["state"] for line in lines}) == (ids, {state})
 
 
 def test_an_unknown_state_is_wrong_use(command: Command) -> None:

@@ -175,7 +175,9 @@ def test_of_two_people_at_once_one_decides_and_the_other_is_told(scene: Scene) -
 
     with ThreadPoolExecutor() as pool:
         with scene.lock("SELECT FROM outbox.job WHERE id = %s FOR UPDATE", first.id):
-            answers = [pool.submit(decide, each) for each in (Resolution.DELIVERED, Resolution.SEND_AGAIN)]
+            answers = [
+                pool.submit(decide, each) for each in (Resolution.DELIVERED, Resolution.SEND_AGAIN)
+            ]
             scene.wait_for_blocked(2)
         results = [answer.result() for answer in answers]
     assert sorted(result.done for result in results) == [False, True]

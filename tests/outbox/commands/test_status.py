@@ -99,4 +99,3 @@ def test_the_table_for_people_says_what_to_do(command: Command, scene: Scene) ->
     assert "outbox jobs --state dead" in answer.out
     assert "unserved: 1 ready jobs" in answer.out
     assert "all topics" in answer.out
-
