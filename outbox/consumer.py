@@ -125,18 +125,24 @@ class Consumer:
         """Bring one job to its outcome; ``None`` when the claim was lost on the way."""
         if self._stopping:
             return Outcome(JobAction.GIVE_BACK, refund=True)
-        over_the_cap = job.attempts > self._gateway.policy(job.topic).attempts_allowed(job)
-        try:
-            request = None if over_the_cap else await self._gateway.render(job)
-        except Unrenderable as error:
-            return Outcome(JobAction.DEAD, "unrenderable", detail=str(error))
-        intent = Intent(job, request, may_insert=not over_the_cap and not job.expired)
+        intent = await self._intent(job)
         begun = await self._begins.submit(intent)
         if isinstance(begun, LeaseLost):
             return None
         if isinstance(begun, Outcome):
             return begun
-        return await self._call(job, begun, party=request.party if request else "")
+        return await self._call(job, begun, party=intent.request.party if intent.request else "")
+
+    async def _intent(self, job: Job) -> Intent:
+        """Render the request; what can't or needn't be rendered only asks the ledger."""
+        if job.attempts > self._gateway.policy(job.topic).attempts_allowed(job):
+            return Intent(job, None, may_insert=False)
+        try:
+            request = await self._gateway.render(job)
+        except Unrenderable as error:
+            dead = Outcome(JobAction.DEAD, "unrenderable", detail=str(error))
+            return Intent(job, None, may_insert=False, otherwise=dead)
+        return Intent(job, request, may_insert=not job.expired)
 
     async def _call(self, job: Job, attempt: Attempt, party: str) -> Outcome:
         seconds = self._gateway.deadline_seconds

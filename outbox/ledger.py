@@ -23,13 +23,15 @@ from outbox.verdict import Call, Place
 class Intent:
     """A job that wants to begin its effect.
 
-    ``may_insert``: the key may be new; else (expired, or over its cap) the ledger is only asked
-    what has become of it. ``request`` may be missing then.
+    ``may_insert``: the key may be new; else (expired, over its cap, unrenderable) the ledger is
+    only asked what has become of it. ``request`` may be missing then: an open try is repeated with
+    the frozen one. ``otherwise`` is the outcome where neither is there.
     """
 
     job: Job
     request: Request | None
     may_insert: bool = True
+    otherwise: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,9 @@ class Ledger:
     async def begin(self, intents: Sequence[Intent]) -> list[Begin]:
         """Begin each intent's effect, or say what to settle instead; in the order given.
 
-        Of jobs with the same key the one with the lowest id goes first; where it has a call to make,
-        the others wait for it.
-        Running it again after a lost answer is safe: a try that this claim has begun is recognised.
+        Of jobs with the same key the one with the lowest id goes first; where it has a call to
+        make, the others wait for it. Running it again after a lost answer is safe: a try that
+        this claim has begun is recognised.
         """
         results: dict[int, Begin] = {}
         first = _lowest_job_per_key(intents)
@@ -134,10 +136,15 @@ class Ledger:
     def _decide(self, intent: Intent, effect: Effect | None, read_at: float) -> Call | Begin:
         job, policy = intent.job, self._policy(intent.job.topic)
         if effect is None:
-            return verdict.without_effect(job, policy) or verdict.wait_for_other()
+            decided = intent.otherwise or verdict.without_effect(job, policy)
+            return decided or verdict.wait_for_other()
         if _begun_by_this_claim(effect, job):
             return _resumed(effect, policy, read_at)
-        return verdict.with_effect(effect, job, policy, self._place)
+        word = verdict.with_effect(effect, job, policy, self._place)
+        frozen = effect.request is not None and effect.provider == self._place.provider
+        if isinstance(word, Call) and intent.otherwise and not frozen:
+            return intent.otherwise
+        return word
 
     async def _reopen(
         self,
@@ -147,16 +154,16 @@ class Ledger:
     ) -> None:
         if not again:
             return
-        requests = [intent.request for intent, _, _ in again if intent.request is not None]
+        requests = [intent.request for intent, _, _ in again]
         rows = await self._connection.fetch(
             _Reopened,
             "reopen_effects",
             job_ids=[intent.job.id for intent, _, _ in again],
             claim_versions=[intent.job.claim_version for intent, _, _ in again],
             requests_seen=[effect.requests_sent for _, effect, _ in again],
-            requests=[request.body for request in requests],
-            request_hashes=[_hash(request.body) for request in requests],
-            wire_keys=[request.wire_key for request in requests],
+            requests=[request and request.body for request in requests],
+            request_hashes=[request and _hash(request.body) for request in requests],
+            wire_keys=[request and request.wire_key for request in requests],
             claimed_by=self._claimed_by,
             provider=self._place.provider,
             account=self._place.account,

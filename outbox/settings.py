@@ -17,6 +17,7 @@ class OutboxSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="OUTBOX_",
         env_file=".env",
+        env_ignore_empty=True,
         extra="ignore",
         frozen=True,
         hide_input_in_errors=True,

@@ -98,7 +98,8 @@ def demo(
 def _orders(session: Session, customer_id: int | None) -> Iterator[Order]:
     """Place and commit orders without end."""
     outbox, dice = Outbox(), Random()
-    customers = session.scalars(select(Customer.id).order_by(Customer.id)).all()
+    # Kept at hand, so that the session doesn't read them again for each order.
+    customers = session.scalars(select(Customer).order_by(Customer.id)).all()
     products = session.scalars(
         select(Product.id).where(Product.stock > 0).order_by(Product.id)
     ).all()
@@ -109,7 +110,7 @@ def _orders(session: Session, customer_id: int | None) -> Iterator[Order]:
         placed = place_order(
             session,
             outbox,
-            customer_id or customers[turn % len(customers)],
+            customer_id or customers[turn % len(customers)].id,
             {product_id: dice.randint(1, 3) for product_id in basket},
         )
         session.commit()

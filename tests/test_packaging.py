@@ -159,6 +159,14 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
     assert [name for name, text in tracked_texts() if REGISTRY_HOST.search(text)] == []
 
 
+def test_the_compose_file_has_no_secret_to_fall_back_on() -> None:
+    """Whoever forgets a password gets an error that names it, never somebody else's password."""
+    lines = (ROOT / "docker-compose.yml").read_text().splitlines()
+    secrets = [line for line in lines if re.match(r"\s+\w*(PASSWORD|KEY):", line)]
+    assert len(secrets) == 4
+    assert [line for line in secrets if not re.search(r": \$\{\w+:\?[^}]+\}$", line)] == []
+
+
 def test_no_module_is_named_after_nothing() -> None:
     """A module is named after its concept, a noun or a verb of the domain."""
     modules = [path.relative_to(ROOT) for path in sources(*PACKAGES, "tests", "benchmarks")]

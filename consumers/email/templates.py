@@ -65,9 +65,7 @@ class Templates:
     def _optional(self, name: str, context: dict[str, object]) -> str | None:
         try:
             template = self._environment.get_template(name)
-        except TemplateNotFound as error:
-            if error.name != name:
-                raise
+        except TemplateNotFound:
             return None
         return template.render(context)
 

@@ -189,7 +189,9 @@ class _Call:
             if not self._may_start():
                 raise NotStarted
             self._may_have_left = True
-        elif isinstance(info.get("exception"), httpcore.LocalProtocolError):
+        elif event.endswith(".send_request_headers.failed") and isinstance(
+            info.get("exception"), httpcore.LocalProtocolError
+        ):
             # A header that can't be written is found before anything is.
             self._may_have_left = False
 

@@ -130,11 +130,11 @@ def _job(job: JobOfEffect) -> str:
 
 def _what_to_do(effect: EffectRecord) -> list[str]:
     """The commands that fit the state, for copying."""
-    key = effect.effect_key
+    key, since = effect.effect_key, moment(effect.open_since)
     match effect.state:
         case "held":
             return [
-                f"Look for it at {effect.provider}, from {moment(effect.open_since)} on; then",
+                f"Look for it at {effect.provider}, from {since} on; then one of",
                 f"  outbox effects resolve {key} --delivered [--message-id ID]   it was sent",
                 f"  outbox effects resolve {key} --send-again   may make a second one",
                 f"  outbox effects resolve {key} --give-up   leave it at that",

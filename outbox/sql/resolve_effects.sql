@@ -51,7 +51,8 @@ WITH target AS MATERIALIZED (
         -- An e-mail that may have been sent is not called off by its expiry: a person has decided.
         expires_at = NULL,
         retry_first = false,
-        attempts = 0
+        attempts = 0,
+        last_error = CAST(:detail AS text)
     FROM target
     WHERE job.id = ANY (CAST(:job_ids AS bigint[]))
         AND job.effect_key = target.effect_key

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -22,6 +22,7 @@ CHECKOUT = Path(shop_example.__file__).parents[1]
 STOP_SECONDS_MAX = 20.0
 START_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.02
+SHOW_SECONDS = 0.25
 
 #: The provider misbehaves for a quarter of all requests. Those that look like another server's
 #: success are rare: three in a row would make a consumer pause, as it should.
@@ -213,16 +214,19 @@ class Consumer:
         return self._process
 
 
-def drain(place: Place, seconds_max: float) -> None:
-    """Run a consumer until nothing is left to do.
+def drain(place: Place, seconds_max: float, meanwhile: Callable[[], None]) -> None:
+    """Run a consumer until nothing is left to do, and do something else now and then.
 
     Raises:
         DemoFailed: something is left.
     """
     arguments = ["run", "--drain", "--timeout", f"{seconds_max:g}"]
     process = place.start("drain", ["-m", "consumers.email.command", *arguments])
-    if (code := process.wait(seconds_max + STOP_SECONDS_MAX)) != 0:
-        raise place.failure("drain", f"ended with exit code {code}")
+    while process.poll() is None:
+        meanwhile()
+        time.sleep(SHOW_SECONDS)
+    if process.returncode != 0:
+        raise place.failure("drain", f"ended with exit code {process.returncode}")
 
 
 def held_effects(place: Place) -> list[dict[str, object]]:

@@ -20,6 +20,7 @@ from shop_example.demo.judge import Evidence, Held, judge
 from shop_example.demo.leash import Leash
 from shop_example.demo.processes import (
     RECORD,
+    SHOW_SECONDS,
     Consumer,
     MailService,
     Place,
@@ -29,7 +30,7 @@ from shop_example.demo.processes import (
     held_effects,
 )
 from shop_example.demo.shoppers import plan
-from shop_example.demo.storm import SHOW_SECONDS, Progress, Storm
+from shop_example.demo.storm import Progress, Storm
 from shop_example.mail_service import read_record
 from shop_example.mail_service.events import Received
 from shop_example.mail_service.settings import default_record
@@ -113,7 +114,7 @@ def _play(part: Part, server: psycopg.Connection[Any]) -> Evidence:
         _wait_for_most(meter, storm.progress, service)
         meter.say("no more faults: what is open comes to an end")
         service.behave()
-        drain(place, DRAIN_SECONDS_MAX)
+        drain(place, DRAIN_SECONDS_MAX, lambda: _show(meter, storm.progress, service))
         for consumer in consumers:
             consumer.stop()
         service.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,8 +41,7 @@ class Traces:
 class Meter:
     """The progress of one part: bars on a terminal, else a line now and then."""
 
-    def __init__(self, title: str, *, orders: int, kills: int, progress: Progress | None) -> None:
-        self._title = title
+    def __init__(self, *, orders: int, kills: int, progress: Progress | None) -> None:
         self._totals = {"orders": orders, "kills": kills, "e-mails": orders}
         self._progress = progress
         self._bars = {
@@ -78,11 +78,10 @@ def say(line: str) -> None:
 @contextmanager
 def meter(*, provider_keys: bool, orders: int, kills: int) -> Iterator[Meter]:
     """Show the progress of one part while it lasts."""
-    title = TITLES[provider_keys]
     console = Console(stderr=True)
-    console.print(title, style="bold", highlight=False)
+    console.print(TITLES[provider_keys], style="bold", highlight=False)
     if not console.is_terminal:
-        yield Meter(title, orders=orders, kills=kills, progress=None)
+        yield Meter(orders=orders, kills=kills, progress=None)
         return
     columns = (
         TextColumn("  {task.description:8}"),
@@ -91,7 +90,7 @@ def meter(*, provider_keys: bool, orders: int, kills: int) -> Iterator[Meter]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield Meter(title, orders=orders, kills=kills, progress=progress)
+        yield Meter(orders=orders, kills=kills, progress=progress)
 
 
 def print_json(verdict: Verdict, traces: Traces) -> None:
@@ -106,10 +105,7 @@ def print_summary(verdict: Verdict, traces: Traces) -> None:
     """The counts and what they mean, for a person."""
     lines = [
         TITLES[verdict.provider_keys],
-        *(
-            f"  {label:<34}{count:>6}{f'   {note}' if note else ''}"
-            for label, count, note in _rows(verdict)
-        ),
+        *(_row(label, count, note) for label, count, note in _rows(verdict)),
         "",
         *_conclusion(verdict),
         "",
@@ -125,8 +121,16 @@ def print_summary(verdict: Verdict, traces: Traces) -> None:
     sys.stdout.flush()
 
 
+def _row(label: str, count: int, note: str) -> str:
+    row = f"  {label:<34}{count:>6}   "
+    if not note:
+        return row.rstrip()
+    return textwrap.fill(note, 100, initial_indent=row, subsequent_indent=" " * len(row))
+
+
 def _rows(verdict: Verdict) -> Iterator[tuple[str, int, str]]:
-    faults = ", ".join(f"{name} {count}" for name, count in verdict.faults.items())
+    by_count = sorted(verdict.faults.items(), key=lambda fault: -fault[1])
+    faults = ", ".join(f"{name} {count}" for name, count in by_count)
     yield "orders committed", verdict.orders_committed, ""
     yield (
         "orders rolled back on purpose",

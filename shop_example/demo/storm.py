@@ -14,13 +14,12 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
 from outbox import Outbox
-from shop_example.demo.processes import Consumer
+from shop_example.demo.processes import SHOW_SECONDS, Consumer
 from shop_example.demo.shoppers import Visit, go_shopping, shares
 
 SHOPPERS = 4
 #: A consumer is killed so long after it has come up: in the middle of anything.
 LIFE_SECONDS = (0.2, 3.0)
-SHOW_SECONDS = 0.25
 
 
 @dataclass(slots=True)

@@ -107,7 +107,7 @@ class Process:
 
     async def claim(self, *, crashed: bool) -> None:
         """Claim the one job that is free, and begin to work on it."""
-        await self.claims.scan()
+        await self._look(crashed=crashed)
         if crashed:
             job = await self.claims.take_crashed()
         else:
@@ -119,7 +119,7 @@ class Process:
 
     async def lose_claim(self, *, crashed: bool) -> None:
         """Claim the one job that is free, without ever learning of it."""
-        await self.claims.scan()
+        await self._look(crashed=crashed)
         self.seat.loses_claims = True
         take = self.claims.take_crashed() if crashed else self.claims.take(1)
         try:
@@ -129,13 +129,19 @@ class Process:
         else:
             raise AssertionError("the answer was to be lost")
 
+    async def _look(self, *, crashed: bool) -> None:
+        """What comes before a claim: an empty one before a crashed one, and a full scan."""
+        if crashed:
+            assert not await self.claims.take(1)
+        await self.claims.scan()
+
     async def ended(self) -> None:
         """Wait for the end of the story, and be ready for another job."""
         await self.seat.expect(END)
         assert self._work is not None, "there was a story"
         await self._work
         self.job = self._work = None
-        self.seat.leave_call()
+        self.seat.reset()
 
     async def crash(self) -> None:
         """Forget everything; what was sent is sent."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
@@ -27,7 +28,9 @@ from outbox.resolve import Resolution, resolve
 from outbox.retry import Permission, retry
 from tests.model.process import CALL, LEASE_SECONDS, TOPIC, Process
 from tests.model.seat import Disagreement
+from tests.model.spec import holds
 from tests.model.state import GONE, LAPSED, TICK_SECONDS, Action, Decision, Effect, Job, State, World
+from tests.model.surroundings import receive
 
 Trace = Sequence[tuple[Action, State]]
 
@@ -126,8 +129,276 @@ class Replay:
         self._bench = bench
         self._w = w
         self._processes = [Process(w, bench.real) for _ in range(w.consumers)]
-        self._ids = [
-            Outbox().enqueue(self._bench.locks_in_turn(), TOPIC, {}, effect_key=f"key-{key}")
-            for key in w.keys
-        ]
+        self._ids = []
+        with bench.locks.transaction():
+            for key in w.keys:
+                job_id = Outbox().enqueue(bench.locks, TOPIC, {}, effect_key=f"key-{key}")
+                self._ids.append(job_id)
+        #: The hash of each freezing of each key's request, as it was first seen.
         self._hashes: dict[tuple[int, int], bytes] = {}
+        self._before = self._after = w.start()
+
+    async def perform(self, action: Action, before: State, after: State) -> None:
+        """Do on the shipped code what a step of the model says."""
+        self._before, self._after = before, after
+        name, *arguments = action
+        await getattr(self, f"_{name}")(*arguments)
+
+    async def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            await process.crash()
+
+    # -- what a consumer does ----------------------------------------------------------------------
+
+    async def _claim(self, c: int, j: int, *, crashed: bool = False) -> None:
+        with self._only(j):
+            await self._processes[c].claim(crashed=crashed)
+        job, me = self._processes[c].job, self._after.consumers[c]
+        assert job is not None
+        assert me is not None
+        assert (job.id, job.claim_version, job.attempts) == (self._ids[j], me.version, me.attempts)
+
+    async def _claim_crashed(self, c: int, j: int) -> None:
+        await self._claim(c, j, crashed=True)
+
+    async def _claim_lost(self, c: int, j: int, *, crashed: bool = False) -> None:
+        with self._only(j):
+            await self._processes[c].lose_claim(crashed=crashed)
+
+    async def _claim_crashed_lost(self, c: int, j: int) -> None:
+        await self._claim_lost(c, j, crashed=True)
+
+    async def _begin(self, c: int) -> None:
+        await self._run(c, "begin_effects")
+
+    async def _begin_lost(self, c: int) -> None:
+        await self._run_and_lose(c, "begin_effects")
+
+    async def _read(self, c: int) -> None:
+        await self._run(c, "read_effects")
+
+    async def _reopen(self, c: int) -> None:
+        await self._check_requests_seen(c)
+        await self._run(c, "reopen_effects")
+
+    async def _reopen_lost(self, c: int) -> None:
+        await self._check_requests_seen(c)
+        await self._run_and_lose(c, "reopen_effects")
+
+    async def _settle(self, c: int) -> None:
+        await self._check_decision(c)
+        await self._run(c, "settle_attempts")
+
+    async def _settle_lost(self, c: int) -> None:
+        await self._check_decision(c)
+        await self._run_and_lose(c, "settle_attempts")
+
+    async def _heartbeat(self, c: int) -> None:
+        process = self._processes[c]
+        assert process.job is not None
+        me = self._before.consumers[c]
+        held = me is not None and holds(self._w, self._before, c, me)
+        assert await process.leases.extend() == ([] if held else [process.job.id])
+
+    async def _crash(self, c: int) -> None:
+        await self._processes[c].crash()
+        self._processes[c] = Process(self._w, self._bench.real)
+
+    # -- its call, and the provider ----------------------------------------------------------------
+
+    async def _leave(self, c: int) -> None:
+        process, me = self._processes[c], self._before.consumers[c]
+        assert me is not None
+        await process.seat.go_on(CALL, "leave")
+        await process.seat.expect(CALL)
+        key = self._w.keys[me.job]
+        assert process.provider.key == f"key-{key}"
+        assert process.provider.body_hash == self._hashes[key, me.body], "not the frozen bytes"
+
+    async def _stop_after_check(self, c: int) -> None:
+        await self._leave(c)
+
+    async def _leave_after_stop(self, c: int) -> None:
+        await self._processes[c].seat.expect(CALL)
+
+    async def _check_fails(self, c: int) -> None:
+        await self._processes[c].seat.expect("settle_attempts")
+
+    async def _lease_too_short(self, c: int) -> None:
+        process = self._processes[c]
+        assert process.job is not None
+        process.leases.add([process.job], since=-LEASE_SECONDS)
+        await process.seat.expect("settle_attempts")
+
+    async def _arrive(self, c: int) -> None:
+        me = self._before.consumers[c]
+        assert me is not None
+        _, meaning = receive(self._w, self._before.mails[self._w.keys[me.job]], me.job, me.body)
+        if meaning != "ACCEPTED":
+            await self._lose(c, meaning)
+
+    async def _lose(self, c: int, meaning: str) -> None:
+        await self._processes[c].seat.go_on(CALL, meaning)
+
+    async def _unreached(self, c: int) -> None:
+        await self._lose(c, "UNREACHED")
+
+    async def _refuse(self, c: int) -> None:
+        await self._lose(c, "REFUSED")
+
+    async def _throttle(self, c: int) -> None:
+        await self._lose(c, "THROTTLED")
+
+    async def _deliver(self, c: int) -> None:
+        await self._lose(c, "ACCEPTED")
+
+    async def _deliver_unreadable(self, c: int) -> None:
+        await self._lose(c, "ACCEPTED_UNREADABLE")
+
+    async def _arrive_late(self, key: int, job: int, body: int) -> None:
+        """Only the provider notices."""
+
+    async def _forget(self, key: int) -> None:
+        """Only the provider knows."""
+
+    # -- time and people ---------------------------------------------------------------------------
+
+    async def _lapse(self, j: int) -> None:
+        self._bench.sql.execute(LAPSE, [self._ids[j]])
+        for process in self._processes:
+            if process.job is not None and process.job.id == self._ids[j]:
+                await process.leases.extend()
+
+    async def _tick(self) -> None:
+        self._bench.sql.execute(OLDER, {"passed": timedelta(seconds=TICK_SECONDS)})
+        self._bench.passed_seconds += TICK_SECONDS
+
+    async def _promote(self, j: int) -> None:
+        self._bench.sql.execute(DUE, [self._ids[j]])
+        await self._release(j)
+
+    async def _release(self, j: int) -> None:
+        with self._only(j):
+            await self._processes[0].claims.promote()
+
+    async def _fail_over(self, c: int) -> None:
+        me = self._before.consumers[c]
+        assert me is not None
+        self._bench.sql.execute(UNCLAIM, [self._ids[me.job]])
+
+    async def _cancel(self, j: int) -> None:
+        (answer,) = cancel(self._bench.operator, [self._ids[j]])
+        assert (answer.refusal is None) == self._changed
+
+    async def _retry(self, j: int, allowed: str = "") -> None:
+        permission = Permission(send_again=bool(allowed))
+        (answer,) = retry(self._bench.operator, [self._ids[j]], permission)
+        assert (answer.refusal is None) == self._changed
+
+    async def _resolve(self, key: int, how: str) -> None:
+        (answer,) = resolve(self._bench.operator, [f"key-{key}"], Resolution(how))
+        assert answer.done == self._changed
+
+    @property
+    def _changed(self) -> bool:
+        return self._before[:2] != self._after[:2]
+
+    # -- the parts of a step -----------------------------------------------------------------------
+
+    async def _run(self, c: int, statement: str) -> None:
+        await self._processes[c].seat.run(statement)
+        if self._after.consumers[c] is None:
+            await self._processes[c].ended()
+
+    async def _run_and_lose(self, c: int, statement: str) -> None:
+        await self._processes[c].seat.run(statement)
+        self._processes[c].seat.let_answer(arrive=False)
+
+    async def _check_requests_seen(self, c: int) -> None:
+        seat, me = self._processes[c].seat, self._before.consumers[c]
+        await seat.expect("reopen_effects")
+        assert me is not None
+        assert seat.parameters["requests_seen"] == [me.sent]
+
+    async def _check_decision(self, c: int) -> None:
+        seat, me = self._processes[c].seat, self._before.consumers[c]
+        await seat.expect("settle_attempts")
+        told = {name: values[0] for name, values in seat.parameters.items() if name != "claimed_by"}
+        assert me is not None
+        if (decision := _decision(told)) != me.decision:
+            raise Disagreement(f"the model settles {me.decision}, the code {decision}")
+
+    @contextmanager
+    def _only(self, j: int) -> Iterator[None]:
+        """Keep all other jobs out of everybody's reach: their rows are locked."""
+        with self._bench.locks.transaction(force_rollback=True):
+            self._bench.locks.execute(
+                "SELECT FROM outbox.job WHERE id <> %s FOR UPDATE", [self._ids[j]]
+            )
+            yield
+
+    # -- comparing ---------------------------------------------------------------------------------
+
+    def compare(self, s: State) -> None:
+        """Read the tables and compare them with the model's state.
+
+        Raises:
+            Disagreement: they differ.
+        """
+        jobs, effects = self._jobs(s), self._effects(s)
+        expected = tuple(_known_holder(s, j, job) for j, job in enumerate(s.jobs))
+        if (jobs, effects) != (expected, s.effects):
+            raise Disagreement(
+                f"the model says\n  {expected}\n  {s.effects}\nthe tables\n  {jobs}\n  {effects}"
+            )
+
+    def _jobs(self, s: State) -> tuple[Job, ...]:
+        names = {process.name: c for c, process in enumerate(self._processes)}
+        found = {}
+        for id_, version, name, attempts, waiting, claimed, holds_, ended, reason in (
+            self._bench.sql.execute(JOBS)
+        ):
+            place = ended or waiting or ("claimed" if claimed else "ready")
+            job = Job(place, version, names.get(name, GONE), holds_, attempts, reason)
+            found[id_] = _known_holder(s, self._ids.index(id_), job)
+        return tuple(
+            found.get(id_, Job("done", s.jobs[j].version)) for j, id_ in enumerate(self._ids)
+        )
+
+    def _effects(self, s: State) -> tuple[Effect | None, ...]:
+        found = {}
+        for name, job, version, sent, open_seconds, sole, state, frozen, detail, hash_ in (
+            self._bench.sql.execute(EFFECTS)
+        ):
+            key = int(name.removeprefix("key-"))
+            age = None if open_seconds is None else min(int(open_seconds / TICK_SECONDS), LAPSED)
+            expected = s.effects[key]
+            body = 0 if expected is None else expected.body
+            if frozen and self._hashes.setdefault((key, body), hash_) != hash_:
+                body = -1
+            found[key] = Effect(
+                self._ids.index(job), version, sent, age, sole, state, body, frozen,
+                detail == UNREADABLE,
+            )  # fmt: skip
+        return tuple(found.get(key) for key in range(len(s.effects)))
+
+
+def _known_holder(s: State, j: int, job: Job) -> Job:
+    """Return a job as the model counts it: who believes in no claim on it holds none."""
+    me = s.consumers[job.by] if job.by != GONE else None
+    believed = me is not None and (me.job, me.version) == (j, job.version)
+    return job if believed else job._replace(by=GONE)
+
+
+def _decision(told: dict[str, Any]) -> Decision:
+    """Return the parameters of a settle statement in the model's words."""
+    return Decision(
+        action=told["job_actions"],
+        reason=told["reasons"],
+        state=None if told["effect_states"] is None else str(told["effect_states"]),
+        seen=told["requests_seen"],
+        nothing_open=told["nothing_open"],
+        refund=told["refunds"],
+        unreadable=told["details"] == UNREADABLE,
+    )

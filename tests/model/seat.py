@@ -56,7 +56,7 @@ class Seat:
     async def point(self) -> str:
         """Let an answer arrive that is on its way; return where the process is then."""
         if self._answer_on_its_way:
-            self.lose_or_deliver(arrives=True)
+            self.let_answer(arrive=True)
         async with asyncio.timeout(WAIT_SECONDS):
             return str(await asyncio.shield(self._at))
 
@@ -65,26 +65,27 @@ class Seat:
         if (found := await self.point()) != wanted:
             raise Disagreement(f"the model is at {wanted}, the code at {found}")
 
+    async def go_on(self, point: str, order: object = None) -> None:
+        """Let the process go on from where it must be."""
+        await self.expect(point)
+        self._at = _future()
+        self._orders.put_nowait(order)
+
     async def run(self, statement: str) -> None:
         """Let a statement run; its answer is on its way then."""
-        await self.expect(statement)
-        self._at, self._ran = _future(), _future()
-        self._orders.put_nowait(True)
+        self._ran = _future()
+        await self.go_on(statement)
         async with asyncio.timeout(WAIT_SECONDS):
             await self._ran
         self._answer_on_its_way = True
 
-    async def at_call(self, order: object) -> None:
-        """Tell the process at its call what happens next."""
-        self._orders.put_nowait(order)
-
-    def lose_or_deliver(self, *, arrives: bool) -> None:
+    def let_answer(self, *, arrive: bool) -> None:
         """Decide about the answer that is on its way."""
         self._answer_on_its_way = False
-        self._orders.put_nowait(arrives)
+        self._orders.put_nowait(arrive)
 
-    def leave_call(self) -> None:
-        """The process goes on from its call."""
+    def reset(self) -> None:
+        """Another story begins."""
         self._at = _future()
 
 

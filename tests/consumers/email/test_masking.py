@@ -48,6 +48,7 @@ def test_what_is_presented_is_one_harmless_line() -> None:
 def test_an_address_cut_by_the_limit_is_not_shown_in_part() -> None:
     """Neither where reading stops nor where writing does."""
     assert "jane" not in presentable("x" * 990 + " jane.doe@example.com", 500)
+    assert "someone" not in presentable("someone.with.a.name@example.com " * 60, 500)
     assert "jane.doe" not in presentable("x " * 497 + "jane.doe.the.first@example.com", 500)
 
 

@@ -210,6 +210,15 @@ async def test_an_answer_that_is_no_http_may_mean_acceptance(call: Call, serve: 
     assert (answer.meaning, answer.reason) == (Meaning.FAILED, "remote_protocol_error")
 
 
+async def test_garbage_that_echoes_the_key_brings_it_nowhere(call: Call, serve: Serve) -> None:
+    """The error quotes what the server sent."""
+    server = await serve(says(f"sent: {API_KEY}\r\n\r\n".encode()))
+    answer = await call(server.url)
+    assert answer.reason == "remote_protocol_error"
+    assert answer.detail
+    assert API_KEY not in answer.detail
+
+
 async def test_a_switch_of_protocols_may_mean_acceptance(call: Call, serve: Serve) -> None:
     """101, which nobody asked for."""
     server = await serve(says(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n"))

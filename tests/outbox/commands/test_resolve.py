@@ -66,6 +66,7 @@ def test_send_again_brings_the_jobs_back_with_the_frozen_request(
     effect = scene.effect("k-1")
     assert (effect["state"], effect["open_since"]) == ("open", None)
     assert effect["request"] == b"request"
+    assert scene.state(first.id) == ("ready", "resolved by a person as send_again")
     claims = scene.claim(limit=2)
     assert [claim.id for claim in claims] == [first.id, second.id]
     assert claims[0].claim_version == first.claim_version + 1

@@ -1,0 +1,125 @@
+"""Consumers that die on command, as real processes: ``python -m tests.faults.consumer_process``.
+
+Reads a JSON object a line and answers with one. ``{"settings": {...}, "act_at": POINT, "act":
+"SIGKILL"}`` forks a process that runs the shipped consumer exactly as ``email-consumer run --drain``
+does, with these environment variables, and sends itself this signal at that point. Forking from
+here, where all is imported and nothing is running, saves the half second that Python takes to start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pkgutil import resolve_name
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from consumers.email import logs, start, transport
+from shop_example.emails import emails
+from tests.faults import naive
+from tests.faults.orders import payload
+from tests.faults.points import Points
+from tests.hurry import WAITS
+
+#: Far beyond what any of them needs, so that a hanging one is an error and not a wait.
+TIMEOUT_SECONDS = 20.0
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    _warm_up()
+    for line in sys.stdin:
+        answer = _serve(json.loads(line))
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _warm_up() -> None:
+    """Do once what every process would do first: load, compile and read files."""
+    emails.render("email.order_confirmation", payload())
+    transport._certificates()
+    anyio.run(anyio.lowlevel.checkpoint)
+    for name in ("connect_tcp", "fail_after", "Lock", "Event", "Semaphore", "CancelScope"):
+        getattr(anyio, name)
+
+
+#: Where the points can be read that a stopped process has come to, by process id.
+_stopped: dict[int, int] = {}
+
+
+def _serve(order: dict[str, Any]) -> dict[str, Any]:
+    if "resume" in order:
+        pid, reader = order["resume"], _stopped.pop(order["resume"])
+        os.kill(pid, signal.SIGCONT)
+    else:
+        pid, reader = _fork(order)
+    answer = _wait(pid)
+    if "stopped" in answer:
+        _stopped[pid] = reader
+        return answer
+    with os.fdopen(reader) as seen:
+        return answer | {"points": seen.read().split("\n")[:-1]}
+
+
+def _fork(order: dict[str, Any]) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _live(order, writer)
+    os.close(writer)
+    return pid, reader
+
+
+def _wait(pid: int) -> dict[str, Any]:
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return {"stopped": pid}
+    if os.WIFSIGNALED(status):
+        return {"signal": signal.Signals(os.WTERMSIG(status)).name}
+    return {"code": os.WEXITSTATUS(status)}
+
+
+def _live(order: dict[str, Any], seen: int) -> None:
+    """The life of one process; it does not return."""
+    code = 70
+    try:
+        os.environ.update(order["settings"])
+        code = _subject(order, seen)
+    except BaseException:  # noqa: BLE001 -- whatever it is, this process must not live on as a copy
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _subject(order: dict[str, Any], seen: int) -> int:
+    def arrive(point: str) -> None:
+        os.write(seen, f"{point}\n".encode())
+        if point == order.get("act_at"):
+            os.kill(os.getpid(), signal.Signals[order["act"]])
+
+    if order.get("subject") == "naive":
+        return naive.run(arrive)
+    topics = os.environ["FAULTS_TOPICS"].split(",")
+    for name, value in WAITS.items():
+        place, _, attribute = name.rpartition(".")
+        setattr(resolve_name(place), attribute, value)
+    Points(
+        arrive,
+        topics,
+        ready=order.get("ready", 1),
+        crashed=order.get("crashed", 0),
+        paced=order.get("paced", False),
+    ).watch()
+    logs.set_up(verbose=False)
+    return start.run(start.Run(drain=True, timeout_seconds=TIMEOUT_SECONDS))
+
+
+if __name__ == "__main__":
+    main()

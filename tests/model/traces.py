@@ -1,0 +1,39 @@
+"""Random histories of the model, each from its seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.model.spec import steps
+from tests.model.state import Action, Budget, State, World
+
+BUDGET = Budget(faults=8, ticks=3, people=4, lost_commits=1)
+WORLDS = tuple(
+    World(keys=keys, max_attempts=attempts, stops=True, idle=True, budget=BUDGET, **provider)
+    for keys in ((0, 0), (0, 1), (0,), (0, 0, 1))
+    for provider in ({"replays": True}, {"replays": False}, {"replays": False, "repeat": True})
+    for attempts in (2, 3)
+)
+STEPS = 30
+#: How likely a kind of step is drawn, against 2 for a fault.
+WEIGHTS = {
+    **dict.fromkeys(("claim", "begin", "read", "reopen", "leave", "arrive"), 12),
+    **dict.fromkeys(("deliver", "lose", "settle", "promote", "claim_crashed"), 8),
+    **dict.fromkeys(("release", "leave_after_stop", "check_fails"), 6),
+    **dict.fromkeys(("claim_lost", "claim_crashed_lost", "cancel", "retry", "heartbeat", "tick"), 1),
+}
+
+
+def random_trace(seed: int, length: int = STEPS) -> tuple[World, list[tuple[Action, State]]]:
+    """Return a world and a way through it: first a kind of step is drawn, then one of the kind."""
+    dice = Random(seed)
+    w = WORLDS[seed % len(WORLDS)]
+    trace: list[tuple[Action, State]] = [((), w.start())]
+    for _ in range(length):
+        kinds: dict[str, list[tuple[Action, State]]] = {}
+        for step in steps(w, trace[-1][1]):
+            kinds.setdefault(str(step[0][0]), []).append(step)
+        names = sorted(kinds)
+        (name,) = dice.choices(names, [WEIGHTS.get(name, 3) for name in names])
+        trace.append(dice.choice(kinds[name]))
+    return w, trace
