@@ -34,7 +34,9 @@ _KEEPALIVE = {
     "tcp_user_timeout": "25000",
 }
 #: SQLSTATE classes and codes that say nothing about the statement: the same one may pass later.
-_PASSING = re.compile(r"08...|53...|57...|40001|40P01|55P03|25P03|25006|26000", re.IGNORECASE)
+_PASSING = re.compile(
+    r"08...|53...|57...|58000|58030|40001|40P01|55P03|25P03|25P04|25006|26000|42P05", re.IGNORECASE
+)
 
 
 def libpq_url(url: str) -> str:

@@ -166,12 +166,13 @@ class Consumer:
         at_fault = self._lane.at_fault(answer, job.effect_key)
         self._learn(job, answer, party, real=answer.meaning in REAL and not at_fault)
         own = answer.meaning is Meaning.FAILED and await self._evidence.own_fault(
-            job.effect_key, started
+            job.effect_key, started, others=len(self._tasks) > 1
         )
         policy = self._gateway.policy(job.topic)
         return after_answer(answer, job, attempt, policy, lane_answers=own, lane_at_fault=at_fault)
 
     async def _settle(self, job: Job, outcome: Outcome) -> None:
+        self._leases.settling(job)
         try:
             settled = await self._settles.submit(Settlement(job, outcome))
         except psycopg.Error as error:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _EFFECT_KEY = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_OFF = {"0", "false", "no", "off"}
+#: As pydantic reads them, so that one setting means the same to producers and consumers.
+_OFF = {"0", "f", "false", "n", "no", "off"}
 #: libpq's transaction status, the same numbers in psycopg and psycopg2.
 _IDLE, _ACTIVE = 0, 1
 

@@ -31,14 +31,22 @@ class Evidence:
             if key != effect_key and not future.done():
                 future.set_result(real)
 
-    async def own_fault(self, effect_key: str, started: float) -> bool:
-        """Say whether the failure of a call that began at ``started`` was the effect's own."""
+    async def own_fault(self, effect_key: str, started: float, *, others: bool = True) -> bool:
+        """Say whether the failure of a call that began at ``started`` was the effect's own.
+
+        ``others``: whether another effect's answer can come; else there is nothing to wait for.
+        """
+        if not others:
+            return self._answered_since(effect_key, started)
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[future] = effect_key
         try:
             async with asyncio.timeout(self._grace_seconds):
                 return await future
         except TimeoutError:
-            return any(key != effect_key and ended >= started for key, ended in self._real)
+            return self._answered_since(effect_key, started)
         finally:
             del self._waiting[future]
+
+    def _answered_since(self, effect_key: str, started: float) -> bool:
+        return any(key != effect_key and ended >= started for key, ended in self._real)

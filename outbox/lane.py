@@ -7,6 +7,7 @@ nobody stampedes. When the account itself is at fault the lane pauses and says s
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import random
@@ -21,6 +22,8 @@ OUTAGE_EFFECTS = 3
 REFUSALS_TO_PAUSE = 5
 #: 2xx of another shape from so many different effects in a row: that is not the provider.
 UNREADABLE_TO_PAUSE = 3
+#: Of so many effects it is remembered that they got a bare 403 or 404 once.
+BARE_REMEMBERED = 1000
 PROBE_SECONDS_FIRST = 1.0
 PROBE_SECONDS_MAX = 60.0
 PAUSE_PROBE_SECONDS_FIRST = 15.0
@@ -40,6 +43,10 @@ class _Run:
             self.reason, self.effects, self.parties = reason, set(), set()
         self.effects.add(effect_key)
         self.parties.add(party)
+
+    def others(self, reason: str, effect_key: str) -> int:
+        """How many effects but this one have met the same."""
+        return len(self.effects - {effect_key}) if reason == self.reason else 0
 
     def clear(self) -> None:
         self.reason, self.effects, self.parties = "", set(), set()
@@ -62,10 +69,12 @@ class Lane:
         self._bad_effects: set[str] = set()
         self._probes = 0
         self._closed_until = 0.0
+        self._throttled_until = 0.0
         self._tokens = 1.0 if rate_per_second else 0.0
         self._tokens_at: float | None = None
         self._refusals = _Run()
         self._bare = _Run()
+        self._bare_once: OrderedDict[str, None] = OrderedDict()
         self._unreadable = _Run()
         #: Why the lane is paused until its configuration is mended; ``None`` when it isn't.
         self.paused: str | None = None
@@ -88,14 +97,14 @@ class Lane:
 
     def slots(self, in_flight: int, now: float) -> int:
         """Return how many further calls may start at ``now`` (boot clock, seconds)."""
-        if now < self._closed_until:
+        if now < max(self._closed_until, self._throttled_until):
             return 0
         limit = 1 if self.down else min(self._flow, self._concurrency)
         return max(0, min(limit - in_flight, self._whole_tokens(now)))
 
     def wait_seconds(self, now: float) -> float:
         """Return how long until ``slots`` may say more by time alone."""
-        closed = max(0.0, self._closed_until - now)
+        closed = max(0.0, self._closed_until - now, self._throttled_until - now)
         if self._rate and self._whole_tokens(now) < 1:
             return max(closed, (1 - self._tokens) / self._rate)
         return closed
@@ -107,21 +116,22 @@ class Lane:
             self._tokens -= 1
 
     def at_fault(self, answer: Answer, effect_key: str) -> bool:
-        """Say whether a refusal says nothing about this effect, since others met the same.
+        """Say whether an answer says nothing about this effect, since others met the same.
 
-        A bare 403 or 404 counts as the account's until this recipient alone has got it twice.
+        A bare 403 or 404 counts as the account's until this effect has got it twice, and no other
+        recipient meanwhile.
         """
-        if answer.meaning is Meaning.REFUSED_BARE:
-            seen_before = effect_key in self._bare.effects and answer.reason == self._bare.reason
-            return not (seen_before and len(self._bare.parties) == 1)
-        if answer.meaning is Meaning.REFUSED:
-            others = (
-                self._refusals.effects - {effect_key}
-                if answer.reason == self._refusals.reason
-                else set()
-            )
-            return len(others) >= REFUSALS_TO_PAUSE - 1
-        return False
+        match answer.meaning:
+            case Meaning.REFUSED_BARE:
+                alone = len(self._bare.parties) <= 1
+                return not (alone and effect_key in self._bare_once)
+            case Meaning.REFUSED:
+                return self._refusals.others(answer.reason, effect_key) >= REFUSALS_TO_PAUSE - 1
+            case Meaning.ACCEPTED_UNREADABLE:
+                others = self._unreadable.others(answer.reason, effect_key)
+                return others >= UNREADABLE_TO_PAUSE - 1
+            case _:
+                return False
 
     def record(self, answer: Answer, effect_key: str, party: str, now: float) -> None:
         """Learn from an answer (after ``at_fault`` was asked)."""
@@ -168,8 +178,9 @@ class Lane:
             if answer.retry_after_seconds is not None
             else PROBE_SECONDS_FIRST
         )
-        self._closed_until = max(
-            self._closed_until, now + min(wait, PROBE_SECONDS_MAX) * (1 + self._dice() / 5)
+        # Kept apart from an outage's end: an answer to a call from before doesn't lift it.
+        self._throttled_until = max(
+            self._throttled_until, now + min(wait, PROBE_SECONDS_MAX) * (1 + self._dice() / 5)
         )
 
     def _pause(self, reason: str, now: float) -> None:
@@ -193,6 +204,9 @@ class Lane:
             self._refusals.add(answer.reason, effect_key, party)
         elif answer.meaning is Meaning.REFUSED_BARE:
             self._bare.add(answer.reason, effect_key, party)
+            self._bare_once[effect_key] = None
+            if len(self._bare_once) > BARE_REMEMBERED:
+                self._bare_once.popitem(last=False)
         elif answer.meaning is Meaning.ACCEPTED_UNREADABLE:
             self._unreadable.add(answer.reason, effect_key, party)
 

@@ -28,6 +28,7 @@ class Leases:
         self._seconds = lease_seconds
         self._ends: dict[int, float] = {}
         self._versions: dict[int, int] = {}
+        self._settling: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -42,6 +43,11 @@ class Leases:
         """Forget a claim that is settled or lost."""
         if self._versions.get(job.id) == job.claim_version:
             del self._ends[job.id], self._versions[job.id]
+            self._settling.discard(job.id)
+
+    def settling(self, job: Job) -> None:
+        """Its outcome is being written: that its row is gone by now is no loss."""
+        self._settling.add(job.id)
 
     def allows(self, job: Job, seconds: float) -> bool:
         """Say whether something that takes ``seconds`` from now ends before the lease does."""
@@ -70,4 +76,4 @@ class Leases:
         current = [id_ for id_, version in versions.items() if self._versions.get(id_) == version]
         for id_ in current:
             self._ends[id_] = since + self._seconds if id_ in extended else 0.0
-        return [id_ for id_ in current if id_ not in extended]
+        return [id_ for id_ in current if id_ not in extended and id_ not in self._settling]

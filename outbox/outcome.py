@@ -129,15 +129,15 @@ def after_answer(
     """Decide what an answer means for the effect and its job.
 
     ``lane_answers``: other effects get real answers meanwhile, so a failure is this job's own and
-    costs its attempt. ``lane_at_fault``: the same refusal has met several different effects, so it
-    says nothing about this one.
+    costs its attempt. ``lane_at_fault``: the same refusal, or the same unreadable success,
+    has met several different effects, so it says nothing about this one.
     """
     decision = _Decision(answer, job, attempt, policy)
     match answer.meaning:
         case Meaning.ACCEPTED:
             return decision.delivered()
         case Meaning.ACCEPTED_UNREADABLE:
-            return decision.unreadable()
+            return decision.open(spend=False) if lane_at_fault else decision.unreadable()
         case Meaning.REFUSED | Meaning.REFUSED_BARE if not lane_at_fault:
             return decision.rejected()
         case Meaning.REFUSED | Meaning.REFUSED_BARE | Meaning.MISCONFIGURED | Meaning.THROTTLED:
@@ -181,7 +181,8 @@ class _Decision:
 
     def rejected(self) -> Outcome:
         """Refused for good, unless an earlier try is open at a provider that can't tell."""
-        if not self.attempt.sole_open and not self.replays:
+        # A repeat that no memory bounds is one that the provider could not recognise.
+        if not self.attempt.sole_open and self.attempt.call_before == float("inf"):
             return self.held("earlier_try_unknown")
         return Outcome(
             JobAction.DEAD,

@@ -14,7 +14,7 @@ from tests.databases import databases as databases_of_this_process
 from tests.databases import server_directory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
     from tests.databases import Databases
 
@@ -62,6 +62,22 @@ async def aconnection(database_url: str) -> AsyncIterator[psycopg.AsyncConnectio
     connection = await psycopg.AsyncConnection.connect(database_url, autocommit=True)
     async with connection:
         yield connection
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """Let a report travel between test processes even when it quotes text that is no UTF-8."""
+    return _encodable((yield))
+
+
+def _encodable(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_encodable(key): _encodable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(_encodable(item) for item in data)
+    return data
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -31,6 +31,7 @@ CREATE TABLE outbox.job (
     CONSTRAINT job_topic_shape CHECK (topic ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'),
     CONSTRAINT job_effect_key_shape CHECK (effect_key ~ '^[A-Za-z0-9._-]{1,200}$'),
     CONSTRAINT job_fingerprint_is_sha256 CHECK (octet_length(payload_fingerprint) = 32),
+    CONSTRAINT job_ordering_key_length CHECK (length(ordering_key) BETWEEN 1 AND 200),
     CONSTRAINT job_max_attempts_positive CHECK (max_attempts >= 1),
     CONSTRAINT job_waiting_known CHECK (waiting IN ('schedule', 'backoff', 'order', 'resolve')),
     CONSTRAINT job_has_position_unless_waiting CHECK ((position IS NULL) = (waiting IS NOT NULL)),

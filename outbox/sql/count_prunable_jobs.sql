@@ -2,4 +2,4 @@
 SELECT count(*) AS jobs
 FROM outbox.ended_job
 WHERE payload IS NOT NULL
-    AND ended_at < clock_timestamp() - CAST(:days AS float8) * interval '1 day'
+    AND ended_at < clock_timestamp() - CAST(:days AS float8) * interval '24 hours'

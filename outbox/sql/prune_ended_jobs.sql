@@ -6,7 +6,7 @@ WITH old AS MATERIALIZED (
     FROM outbox.ended_job
     WHERE ended_as = CAST(:ended_as AS text)
         AND (ended_at, id) > (CAST(:after_ended_at AS timestamptz), CAST(:after_id AS bigint))
-        AND ended_at < clock_timestamp() - CAST(:days AS float8) * interval '1 day'
+        AND ended_at < clock_timestamp() - CAST(:days AS float8) * interval '24 hours'
         AND payload IS NOT NULL
     ORDER BY ended_at, id
     LIMIT :limit

@@ -33,6 +33,8 @@ WITH outcome AS (
                 claim.id IS NOT NULL
                 AND effect.state = 'open'
                 AND effect.requests_sent = outcome.requests_seen
+                -- Since we read, the open try may have been proven unsent: nothing to hold then.
+                AND (outcome.effect_state <> 'held' OR effect.open_since IS NOT NULL)
             )
             OR (outcome.effect_state = 'delivered' AND effect.state IN ('open', 'held'))
         )

@@ -171,14 +171,15 @@ def judge(evidence: Evidence) -> Verdict:
 def _requests(events: Iterable[Event]) -> list[_Request]:
     """The requests to ``POST /emails`` that arrived whole, in the record's order."""
     found: dict[int, _Request] = {}
+    last_on: dict[int, _Request] = {}
     for event in events:
         match event:
             case Received(method="POST", path="/emails"):
-                found[event.seq] = _Request(event.key, event.at)
+                last_on[event.connection] = found[event.seq] = _Request(event.key, event.at)
             case Decided() if event.seq in found:
                 found[event.seq].decided = event
-            case Closed(by="client", answered=False) if event.seq in found:
-                found[event.seq].abandoned = True
+            case Closed(by="client", answered=False) if event.connection in last_on:
+                last_on[event.connection].abandoned = True
             case _:
                 pass
     return list(found.values())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import httpx
 
@@ -130,17 +131,17 @@ class MailService:
         options += [] if provider_keys else ["--no-keys"]
         command = ["-m", "shop_example.mail_service", *options]
         self._process = place.start("mail-service", command, stdout=subprocess.PIPE)
+        self._place = place
         self.url = self._ready(place)
         self._control = httpx.Client(base_url=f"{self.url}/_control", trust_env=False, timeout=10)
 
     def behave(self) -> None:
         """No faults from now on."""
-        self._control.put("/faults", json={"rates": {}}).raise_for_status()
+        self._ask("PUT", "/faults", {"rates": {}})
 
     def count(self, what: str) -> int:
         """How many requests have come so far, or how many e-mails were accepted."""
-        state = self._control.get("/state").raise_for_status().json()
-        return int(state[what])
+        return int(self._ask("GET", "/state")[what])
 
     def stop(self) -> None:
         """Let it write its record to the end."""
@@ -149,6 +150,13 @@ class MailService:
         self._process.wait(STOP_SECONDS_MAX)
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+    def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        try:
+            answer = self._control.request(method, path, json=body).raise_for_status()
+        except httpx.HTTPError as error:
+            raise self._place.failure("mail-service", f"does not answer ({error})") from error
+        return dict(answer.json())
 
     def _ready(self, place: Place) -> str:
         line = self._process.stdout.readline() if self._process.stdout is not None else b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,15 +32,15 @@ from shop_example.demo.processes import (
 )
 from shop_example.demo.shoppers import plan
 from shop_example.demo.storm import Progress, Storm
-from shop_example.mail_service import read_record
-from shop_example.mail_service.events import Received
+from shop_example.mail_service import RecordError, read_record
+from shop_example.mail_service.events import Event, Received
 from shop_example.mail_service.settings import default_record
 from shop_example.orders import effect_key
 from shop_example.tables import Order
 
 CONSUMERS = ("consumer-1", "consumer-2")
 #: How long the calm may take; it takes a lease, a full scan and a backoff, some seconds in all.
-DRAIN_SECONDS_MAX = 60.0
+DRAIN_SECONDS_MAX = 120.0
 #: The faults go on until so many requests an order have come, or for so long.
 MOST, FAULTY_SECONDS_MAX = 0.95, 8.0
 
@@ -79,6 +80,7 @@ def run(wish: Wish) -> int:
         for provider_keys in (True, False):
             part = _prepare(wish, provider_keys, url, server, leash)
             evidence = _play(part, server)
+            part.engine.dispose()
             verdict = judge(evidence)
             show(verdict, _traces(part, evidence))
             clean = clean and verdict.clean
@@ -95,15 +97,31 @@ def _prepare(
 
 
 def _play(part: Part, server: psycopg.Connection[Any]) -> Evidence:
-    """The storm, the calm, and the gathering of the evidence."""
-    seed = part.wish.seed
-    service = MailService(part.place, provider_keys=part.provider_keys, seed=seed)
-    settings = consumer_settings(part.database_url, service.url, provider_keys=part.provider_keys)
+    """Let it all happen, and gather the evidence."""
+    seed, provider_keys = part.wish.seed, part.provider_keys
+    service = MailService(part.place, provider_keys=provider_keys, seed=seed)
+    settings = consumer_settings(part.database_url, service.url, provider_keys=provider_keys)
     place = part.place.with_settings(settings)
     consumers = [Consumer(name, place) for name in CONSUMERS]
     visits = plan(part.wish.orders, seed)
     storm = Storm(part.engine, consumers, visits, kills=part.wish.kills, seed=seed)
 
+    _weather(part, storm, service, consumers, place)
+    service.stop()
+    return Evidence(
+        provider_keys=provider_keys,
+        committed=_committed(part.engine),
+        rolled_back=storm.progress.rolled_back,
+        kills=sorted(kill for consumer in consumers for kill in consumer.kills),
+        events=_events(service.record),
+        held=_held(place, databases.clock_ahead_seconds(server, time.time())),
+    )
+
+
+def _weather(
+    part: Part, storm: Storm, service: MailService, consumers: Sequence[Consumer], place: Place
+) -> None:
+    """The storm, and the calm after it, until nothing is left to do."""
     with screen.meter(
         provider_keys=part.provider_keys, orders=part.wish.orders, kills=part.wish.kills
     ) as meter:
@@ -117,17 +135,6 @@ def _play(part: Part, server: psycopg.Connection[Any]) -> Evidence:
         drain(place, DRAIN_SECONDS_MAX, lambda: _show(meter, storm.progress, service))
         for consumer in consumers:
             consumer.stop()
-        service.stop()
-
-    part.engine.dispose()
-    return Evidence(
-        provider_keys=part.provider_keys,
-        committed=_committed(part.engine),
-        rolled_back=storm.progress.rolled_back,
-        kills=sorted(kill for consumer in consumers for kill in consumer.kills),
-        events=list(read_record(service.record)),
-        held=_held(place, databases.clock_ahead_seconds(server, time.time())),
-    )
 
 
 def _show(meter: screen.Meter, now: Progress, service: MailService) -> None:
@@ -146,6 +153,13 @@ def _committed(engine: Engine) -> frozenset[str]:
     """The effect keys of the orders that are in the table."""
     with Session(engine) as session:
         return frozenset(effect_key(id_) for id_ in session.scalars(select(Order.id)))
+
+
+def _events(record: Path) -> list[Event]:
+    try:
+        return list(read_record(record))
+    except RecordError as error:
+        raise DemoFailed(str(error)) from error
 
 
 def _held(place: Place, ahead_seconds: float) -> list[Held]:

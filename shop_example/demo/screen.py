@@ -19,6 +19,8 @@ from shop_example.demo.judge import Verdict
 
 #: Without a terminal a line now and then says that it goes on.
 LINE_SECONDS = 3.0
+#: A space at which no line is broken.
+TIE = "\u00a0"
 TITLES = {
     True: "A provider that replays keys",
     False: "A provider without keys, and EMAIL_UNKNOWN=hold",
@@ -125,12 +127,13 @@ def _row(label: str, count: int, note: str) -> str:
     row = f"  {label:<34}{count:>6}   "
     if not note:
         return row.rstrip()
-    return textwrap.fill(note, 100, initial_indent=row, subsequent_indent=" " * len(row))
+    indent = " " * len(row)
+    return textwrap.fill(note, 100, initial_indent=row, subsequent_indent=indent).replace(TIE, " ")
 
 
 def _rows(verdict: Verdict) -> Iterator[tuple[str, int, str]]:
     by_count = sorted(verdict.faults.items(), key=lambda fault: -fault[1])
-    faults = ", ".join(f"{name} {count}" for name, count in by_count)
+    faults = ", ".join(f"{name}{TIE}{count}" for name, count in by_count)
     yield "orders committed", verdict.orders_committed, ""
     yield (
         "orders rolled back on purpose",

@@ -11,7 +11,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import Protocol, cast
 
@@ -75,11 +74,10 @@ class Connection(asyncio.Protocol):
         self._deaf = False
         self._leaving = False
         self._client_left = False
-        self._lost: Closed | None = None
-        self._seq: int | None = None
+        self._lost = False
+        self._carried_requests = False
         self._answered = False
         self._closed_by = "client"
-        self._ended = False
 
     def leave(self) -> None:
         """Ends the connection: after the answer in hand, at once when none is to come."""
@@ -124,19 +122,16 @@ class Connection(asyncio.Protocol):
         """Part of asyncio's protocol."""
         if self._timer is not None:
             self._timer.cancel()
-        self._lost = Closed(
-            at=time.time(),
-            connection=self._number,
-            seq=0,
-            answered=False,
-            by=self._closed_by,
-            reset=isinstance(error, ConnectionError),
-        )
         if self._reading or self._has_partial_head():
             self._handler.note(self._cut())
-        self._client_left = self._deaf = True
+        if self._carried_requests or self._task is not None:
+            reset = isinstance(error, ConnectionError)
+            self._handler.note(
+                Closed(time.time(), self._number, self._answered, self._closed_by, reset)
+            )
+        self._lost = self._client_left = self._deaf = True
         if self._task is None:
-            self._end(self._lost)
+            self._handler.forget(self)
 
     def _read(self) -> None:
         """Takes events from the buffer until a request is whole or the buffer is empty."""
@@ -191,6 +186,7 @@ class Connection(asyncio.Protocol):
         self._say_last(error(problem.error_status_hint, "invalid_request", f"{problem}."))
 
     def _start(self, story: Coroutine[None, None, None]) -> None:
+        self._answered = False
         self._task = asyncio.get_running_loop().create_task(self._guarded(story))
 
     async def _guarded(self, story: Coroutine[None, None, None]) -> None:
@@ -216,7 +212,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(wire.head_of(answer, close=True))
         for byte in answer.body:
             await asyncio.sleep(pace_seconds)
-            if self._lost is not None:
+            if self._lost:
                 break
             self._transport.write(bytes((byte,)))
         if self._concluded(None):
@@ -227,10 +223,10 @@ class Connection(asyncio.Protocol):
         """Ends the story in hand; False when the client went away in the meantime."""
         self._task = None
         if reply is not None and reply.seq is not None:
-            self._seq, self._answered = reply.seq, False
-        if self._lost is not None:
-            self._end(self._lost)
-        return self._lost is None
+            self._carried_requests = True
+        if self._lost:
+            self._handler.forget(self)
+        return not self._lost
 
     def _deliver(self, reply: Reply) -> None:
         answer = reply.answer
@@ -295,26 +291,18 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _reset(self) -> None:
-        if self._lost is None:
+        if not self._lost:
             peer: socket.socket = self._transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._cut_off()
 
     def _cut_off(self) -> None:
-        if self._lost is None:
+        if not self._lost:
             self._closed_by = "service"
             self._transport.abort()
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, act)
-
-    def _end(self, closed: Closed) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        if self._seq is not None:
-            self._handler.note(replace(closed, seq=self._seq, answered=self._answered))
-        self._handler.forget(self)
 
     def _request(self, body: bytes) -> Request:
         method, target = self._head.method.decode(), self._head.target.decode("latin-1")

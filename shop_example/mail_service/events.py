@@ -85,12 +85,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A connection that had carried requests is gone; ``seq`` was its last request."""
+    """A connection that had carried requests is gone.
+
+    ``answered``: its last request was, wholly, while the client was there.
+    """
 
     event: ClassVar[str] = "closed"
     at: float
     connection: int
-    seq: int
     answered: bool
     by: str
     reset: bool

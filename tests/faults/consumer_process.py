@@ -1,9 +1,9 @@
 """Consumers that die on command, as real processes: ``python -m tests.faults.consumer_process``.
 
 Reads a JSON object a line and answers with one. ``{"settings": {...}, "act_at": POINT, "act":
-"SIGKILL"}`` forks a process that runs the shipped consumer exactly as ``email-consumer run --drain``
-does, with these environment variables, and sends itself this signal at that point. Forking from
-here, where all is imported and nothing is running, saves the half second that Python takes to start.
+"SIGKILL"}`` forks a process that runs the shipped consumer as ``email-consumer run --drain`` does,
+with these environment variables, and sends itself this signal at that point. Forking from here,
+where all is imported and nothing is running, saves the half second that Python takes to start.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from tests.faults.orders import payload
 from tests.faults.points import Points
 from tests.hurry import WAITS
 
+#: How long a provider may ask to be left alone; the mail-service's faults ask for a second.
+PROVIDERS_WISHES = {
+    "outbox.lane.PROBE_SECONDS_MAX": 0.1,
+    "outbox.outcome.RETRY_AFTER_SECONDS_MAX": 0.1,
+}
 #: Far beyond what any of them needs, so that a hanging one is an error and not a wait.
 TIMEOUT_SECONDS = 20.0
 
@@ -107,7 +112,7 @@ def _subject(order: dict[str, Any], seen: int) -> int:
     if order.get("subject") == "naive":
         return naive.run(arrive)
     topics = os.environ["FAULTS_TOPICS"].split(",")
-    for name, value in WAITS.items():
+    for name, value in {**WAITS, **PROVIDERS_WISHES}.items():
         place, _, attribute = name.rpartition(".")
         setattr(resolve_name(place), attribute, value)
     Points(

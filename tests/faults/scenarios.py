@@ -41,12 +41,33 @@ END = ("count_pending_jobs", "forget_consumer")
 PROMOTION = "promote_due_jobs, of its own#1"
 
 _PLAIN = (*START, "claim_jobs#1", *FIRST_TRY, *END)
-_RETRY = (*START, "claim_jobs#1", *FIRST_TRY, PROMOTION, "claim_jobs#2", *NEXT_TRY, *CALL_AGAIN, *END)
+_RETRY = (
+    *START,
+    "claim_jobs#1",
+    *FIRST_TRY,
+    PROMOTION,
+    "claim_jobs#2",
+    *NEXT_TRY,
+    *CALL_AGAIN,
+    *END,
+)
 _REPEAT = ("open begin", "begin_effects#1", "read_effects#1", "reopen_effects#1")
-_RECOVERED = (*START, "claim_crashed_job#1", *_REPEAT, *CALL, "open settle", "settle_attempts#1", *END)
+_RECOVERED = (
+    *START,
+    "claim_crashed_job#1",
+    *_REPEAT,
+    *CALL,
+    "open settle",
+    "settle_attempts#1",
+    *END,
+)
 _GIVEN_TO_A_PERSON = (
     *START, "claim_crashed_job#1", *_REPEAT[:3], "open settle", "settle_attempts#1", *END
 )  # fmt: skip
+
+
+_TWIN = ("claim_jobs#2", "begin_effects#2", "read_effects#1", "settle_attempts#2")
+_TWINS = (*START, "claim_jobs#1", *FIRST_TRY, *_TWIN, *END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +106,8 @@ SCENARIOS = (
     # Without keys a 500 would end it held at once; of a 429 the provider says: not accepted.
     Scenario("retry", _RETRY, fault="500_before", fault_without_keys="429"),
     # Five refusals in a row pause the lane, as they should; so no more are recovered together.
-    Scenario(
-        "refusal", _PLAIN, email="jane@refused.example", ends_as="dead", recovered_together=3
-    ),
-    Scenario(
-        "twins",
-        (
-            *START, "claim_jobs#1", *FIRST_TRY,
-            "claim_jobs#2", "begin_effects#2", "read_effects#1", "settle_attempts#2", *END,
-        ),  # fmt: skip
-        jobs=2,
-    ),
+    Scenario("refusal", _PLAIN, email="jane@refused.example", ends_as="dead", recovered_together=3),
+    Scenario("twins", _TWINS, jobs=2),
     Scenario(
         "slow call",
         (*_PLAIN, "extend_leases"),

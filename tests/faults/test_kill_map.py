@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -87,7 +87,7 @@ class Rig:
             trial.passed = end.points
         self.recover()
 
-    def consume(self, *topics: str, **order: object) -> End:
+    def consume(self, *topics: str, **order: Any) -> End:
         """Run a consumer of these topics."""
         memory = {} if self.provider.keeps_keys else WITHOUT_KEYS
         settings = {

@@ -87,13 +87,15 @@ class _Names:
     def name(self, s: State) -> bytes:
         number = self._numbers
         jobs, effects, consumers, *_ = s = _plain(s)
-        taken = sorted([(number[me], c) for c, me in enumerate(consumers)])
-        seats = {c: seat for seat, (_, c) in enumerate(taken)}
+        holders = [job.by for job in jobs]
+        # After a failover two may believe the same; then the one that is the holder comes first.
+        taken = sorted([(number[me], c not in holders, c) for c, me in enumerate(consumers)])
+        seats = {c: seat for seat, (_, _, c) in enumerate(taken)}
         seats[GONE] = GONE
         parts = [
             *[number[job if job.by == seats[job.by] else _seated(job, seats)] for job in jobs],
             *[number[effect] for effect in effects],
-            *[me for me, _ in taken],
+            *[me for me, _, _ in taken],
             *[number[mail] for mail in s.mails],
             *[number[seen] for seen in s.witnesses],
             number[s[5:]],
@@ -113,7 +115,7 @@ def _seated(job: Job, seats: dict[int, int]) -> Job:
 
 
 def _plain(s: State) -> State:
-    """Return the state with claim versions counted anew, and without holders who have given up."""
+    """Return the state with claim versions counted anew."""
     jobs, effects, consumers = s[:3]
     used = [1 << job.version for job in jobs]
     for me in consumers:
@@ -122,17 +124,16 @@ def _plain(s: State) -> State:
     for effect in effects:
         if effect is not None:
             used[effect.job] |= 1 << effect.version
-    for j, job in enumerate(jobs):
-        if job.by != GONE and not _believes(consumers[job.by], j, job.version):
-            s = s.with_job(j, job._replace(by=GONE))
-        if used[j] & (used[j] + 1):
-            s = _renumbered(s, j, used[j])
+    for j, versions in enumerate(used):
+        # From 1 on, since a failover takes a version back.
+        if versions & 1 or versions & (versions + 2):
+            s = _renumbered(s, j, versions)
     return s
 
 
 def _renumbered(s: State, j: int, used: int) -> State:
     def rank(version: int) -> int:
-        return (used & ((1 << version) - 1)).bit_count()
+        return 1 + (used & ((1 << version) - 1)).bit_count()
 
     s = s.with_job(j, s.jobs[j]._replace(version=rank(s.jobs[j].version)))
     for c, me in enumerate(s.consumers):
@@ -142,10 +143,6 @@ def _renumbered(s: State, j: int, used: int) -> State:
         if effect is not None and effect.job == j:
             s = s.with_effect(key, effect._replace(version=rank(effect.version)))
     return s
-
-
-def _believes(me: Consumer | None, j: int, version: int) -> bool:
-    return me is not None and me.job == j and me.version == version
 
 
 #: What goes on when nothing goes wrong any more, in the order in which ``_Search`` lets it happen.
@@ -183,8 +180,8 @@ class Explorer:
         """
         started = time.process_time()
         depth, found = self._search()
-        if found is None and (endless := self._endless()) is not None:
-            found = Counterexample("without faults everything ends", self._trace(endless))
+        if found is None:
+            found = self._endless()
         return Exploration(
             states=len(self._parents),
             transitions=self._actions.total(),
@@ -229,19 +226,25 @@ class Explorer:
         self._calm[name] = calm
         return None
 
-    def _endless(self) -> bytes | None:
-        """Return the first state from which, without further faults, not every job ends."""
+    def _endless(self) -> Counterexample | None:
+        """Find the first state from which, without further faults, not every job ends."""
         ends: set[bytes] = set()
         for name in self._parents:
             way = [name]
             while way[-1] not in ends and (following := self._calm[way[-1]]) is not None:
-                if following in way[-CALM_STEPS_MAX:] or len(way) > CALM_STEPS_MAX:
-                    return name
                 way.append(following)
+                if len(way) > CALM_STEPS_MAX:
+                    return self._without_end(way)
             if way[-1] not in ends and not _ended(self._w, self._names.state(way[-1])):
-                return name
+                return self._without_end(way)
             ends.update(way)
         return None
+
+    def _without_end(self, way: list[bytes]) -> Counterexample:
+        trace = self._trace(way[0])
+        for following in way[1:]:
+            trace.append(self._step(trace[-1][1], following))
+        return Counterexample("without faults everything ends", trace)
 
     def _trace(self, name: bytes, last: Action | None = None) -> list[tuple[Action, State]]:
         """Walk again from the start, so that consumers and versions keep their names on the way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.model.spec import holds, owns
-from tests.model.state import Action, Consumer, Effect, Job, State, World
+from tests.model.state import GONE, Action, Consumer, Effect, Job, State, World
 
 #: Each says whether a state, or a step, breaks a promise.
 OfState = Callable[[World, State], bool]
@@ -67,6 +67,13 @@ def _held_without_reason(w: World, s: State) -> bool:
     return False
 
 
+def _held_with_nothing_open(w: World, s: State) -> bool:
+    for effect in s.effects:
+        if effect is not None and effect.state == "held" and effect.age is None:
+            return True
+    return False
+
+
 OF_STATES: dict[str, OfState] = {
     "one key, one e-mail": _two_emails,
     "dead and cancelled are surely not sent": _sent_though_ended,
@@ -74,6 +81,7 @@ OF_STATES: dict[str, OfState] = {
     "every job is accounted for": _job_unaccounted,
     "no surplus request": _surplus_request,
     "held only where a request may have left": _held_without_reason,
+    "held while something is open": _held_with_nothing_open,
 }
 
 
@@ -88,8 +96,9 @@ def _stale_claim_writes(w: World, before: State, action: Action, after: State) -
     fence = owns if me.phase == "settle" else holds
     if fence(World(w.keys), before, int(action[1]), me):
         return False
+    rows = [[job._replace(by=GONE) for job in s.jobs] for s in (before, after)]
     accepted = me.decision is not None and me.decision.state == "delivered"
-    return before.jobs != after.jobs or not accepted
+    return rows[0] != rows[1] or (before.effects != after.effects and not accepted)
 
 
 def _holder_robbed(w: World, before: State, action: Action, after: State) -> bool:
@@ -126,9 +135,12 @@ def _other_bytes(w: World, before: State, action: Action, after: State) -> bool:
     me = _actor(before, action)
     if me is None or action[0] != "arrive":
         return False
-    known = before.mails[w.keys[me.job]].remembers
-    excused = before.witnesses[w.keys[me.job]].excuses
-    return known is not None and known[0] != me.body and not excused
+    key = w.keys[me.job]
+    effect, known = before.effects[key], before.mails[key].remembers
+    current = effect is not None and effect.sent == me.sent
+    # A person who sends again what was given up has it rendered anew, under the same key.
+    excused = before.witnesses[key].excuses
+    return current and known is not None and known[0] != me.body and not excused
 
 
 def _tried_too_often(w: World, before: State, action: Action, after: State) -> bool:

@@ -46,6 +46,10 @@ class Seat:
         self._ran.set_result(None)
         return bool(await self._orders.get())
 
+    def fail(self, error: Exception) -> None:
+        """Say that the database has refused the statement, which no trace foresees."""
+        self._ran.set_exception(Disagreement(f"the database refused a statement: {error}"))
+
     def end(self) -> None:
         """Arrive at the end of the job's story."""
         if not self._at.done():
@@ -105,7 +109,11 @@ class HeldConnection(Connection):
             return rows
         self._seat.parameters = parameters
         await self._seat.order(statement)
-        rows = await self._real.fetch(kind, statement, **parameters)
+        try:
+            rows = await self._real.fetch(kind, statement, **parameters)
+        except Exception as error:
+            self._seat.fail(error)
+            raise
         if not await self._seat.answer_arrives():
             raise DatabaseUnavailable("the answer was lost")
         return rows

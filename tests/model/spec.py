@@ -50,7 +50,7 @@ def _claims(w: World, s: State, c: int) -> Iterator[Step]:
             me = Consumer(j, new.version, new.attempts, "read" if over_the_cap else "begin")
             yield (name, c, j), claimed.with_consumer(c, me)
             if s.budget.faults:
-                yield (f"{name}_lost", c, j), claimed.fault(w.keys[j])
+                yield (f"{name}_lost", c, j), claimed.with_consumer(c, None).fault(w.keys[j])
 
 
 def _begin(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
@@ -189,15 +189,17 @@ def _settle(w: World, s: State, c: int, me: Consumer) -> State:
     mine = owns(w, s, c, me) or (w.without == "fence on settle" and job.place in LIVE)
     if effect is None and w.without == "intent before the call":
         effect = Effect(me.job, me.version)
+    recorded = w.without != "record of the done"
     written = False
     if effect is not None and said.state is not None:
         current = effect.sent == said.seen or w.without == "requests_seen"
         # A hold needs something open: a settled try may have been proven unsent since we read.
-        possible = said.state != "held" or effect.age is not None
+        possible = effect.age is not None or said.state != "held" or w.without == "open hold"
         in_turn = mine and effect.state == "open" and current and possible
         written = in_turn or (said.state == "delivered" and effect.state in {"open", "held"})
         if written:
             effect = effect._replace(
+                job=me.job if said.state == "delivered" and recorded else effect.job,
                 state=said.state,
                 age=None if said.nothing_open else effect.age,
                 sole=effect.sole and not said.nothing_open,
@@ -205,9 +207,8 @@ def _settle(w: World, s: State, c: int, me: Consumer) -> State:
                 frozen=effect.frozen and said.state in {"open", "held"},
             )
     if mine:
-        moved_on = said.state is not None and not written
-        by_other = said.action == "done" and effect is not None and effect.job != me.job
-        action = "retry_now" if moved_on else "duplicate" if by_other else said.action
+        moved_on = said.state is not None and not written and (recorded or said.action != "done")
+        action = "retry_now" if moved_on else said.action
         place = PLACES.get(action, action)
         attempts = job.attempts - (said.refund or moved_on)
         reason = None if place in LIVE else said.reason
@@ -240,7 +241,7 @@ def _interrupted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     if s.budget.faults:
         left = surroundings.leave_under_way(s, key, me) if me.phase == "calling" else s
         yield ("crash", c), left.with_consumer(c, None).fault(key)
-    fresh = me.phase == "begin" and owns(w, s, c, me)
+    fresh = me.phase == "begin" and (job.by, job.version) == (c, me.version)
     if s.budget.lost_commits and fresh and (effect is None or effect.version < me.version):
         # To a standby that never got the commit of this claim; its holder goes on believing in it.
         budget = s.budget._replace(lost_commits=s.budget.lost_commits - 1)

@@ -141,7 +141,11 @@ class State(NamedTuple):
         return State(self[0], _put(self.effects, key, effect), *self[2:])
 
     def with_consumer(self, c: int, me: Consumer | None) -> State:
-        return State(*self[:2], _put(self.consumers, c, me), *self[3:])
+        """Who believes in no claim any more is its job's holder in name only."""
+        jobs = self.jobs
+        if me is None:
+            jobs = tuple(job._replace(by=GONE) if job.by == c else job for job in jobs)
+        return State(jobs, self.effects, _put(self.consumers, c, me), *self[3:])
 
     def with_mail(self, key: int, mail: Mail) -> State:
         return State(*self[:3], _put(self.mails, key, mail), *self[4:])

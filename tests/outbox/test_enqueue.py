@@ -907,6 +907,8 @@ def test_a_job_for_later_wakes_nobody(
         ("false", None, False),
         ("No", None, False),
         ("OFF", None, False),
+        ("n", None, False),
+        ("F", None, False),
         ("0", True, True),
         ("1", False, False),
         (None, False, False),

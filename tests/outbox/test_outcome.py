@@ -63,6 +63,7 @@ def decide(
     provider: str = "replays",
     *,
     sole_open: bool = True,
+    call_before: float = float("inf"),
     lane_answers: bool = False,
     lane_at_fault: bool = False,
     attempts: int = 2,
@@ -72,7 +73,7 @@ def decide(
     return after_answer(
         Answer(meaning, "http_000", **answer),
         replace(JOB, attempts=attempts),
-        replace(ATTEMPT, sole_open=sole_open),
+        replace(ATTEMPT, sole_open=sole_open, call_before=call_before),
         POLICIES[provider],
         lane_answers=lane_answers,
         lane_at_fault=lane_at_fault,
@@ -117,7 +118,10 @@ TABLE: list[tuple[Meaning, str, dict[str, Any], Row]] = [
     (Meaning.ACCEPTED_UNREADABLE, "hold", {}, DELIVERED),
     (Meaning.ACCEPTED_UNREADABLE, "repeat", {}, DELIVERED),
     *((meaning, p, {}, REJECTED) for meaning, p in product(REFUSALS, POLICIES)),
-    *((meaning, "replays", {"sole_open": False}, REJECTED) for meaning in REFUSALS),
+    *(
+        (meaning, "replays", {"sole_open": False, "call_before": 1000.0}, REJECTED)
+        for meaning in REFUSALS
+    ),
     *(
         (meaning, p, {"sole_open": False}, held("earlier_try_unknown"))
         for meaning, p in product(REFUSALS, ("hold", "repeat"))

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from psycopg import sql
+from psycopg.rows import dict_row
 
 from outbox import statements
 from tests.databases import Databases
@@ -70,6 +71,34 @@ def test_a_percent_sign_and_a_cast_are_no_parameters(monkeypatch: pytest.MonkeyP
     assert statements.psycopg.__wrapped__("any") == (
         "SELECT '5%%' LIKE %(pattern)b, x::text, '12:30', a[1:2] FROM t WHERE y = %(y_)b"
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_times_are_hours_and_seconds_never_days_of_a_calendar(name: str) -> None:
+    """A day of a session's time zone has 23 hours now and then, and a month anything (case-65)."""
+    literals = re.findall(r"'([^']*)'", statements.text(name))
+    assert not [text for text in literals if re.search(r"\d\s*(day|week|mon|year)", text)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_the_age_of_an_open_try_is_the_same_in_every_time_zone(
+    connection: psycopg.Connection[Any], zone: str
+) -> None:
+    """It is held against the provider's memory; 250 days have a change of clocks in them."""
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL TimeZone = '{zone}'".encode())
+        connection.execute(
+            "INSERT INTO outbox.effect (effect_key, job_id, claim_version, attempted_by, topic,"
+            " payload_fingerprint, provider, account, wire_key, open_since, requests_sent,"
+            " first_attempt_at, last_attempt_at)"
+            " SELECT 'k', 1, 1, 'me', 'topic', sha256(''), 'p', 'a', 'k',"
+            " now() - interval '6000 hours', 1, now(), now()"
+        )
+        with connection.cursor(row_factory=dict_row) as cursor:
+            query = statements.psycopg("read_effects").encode()
+            row = cursor.execute(query, {"job_ids": [1], "effect_keys": ["k"]}).fetchone()
+    assert row is not None
+    assert 0 <= row["open_seconds"] - 6000 * 3600 < 60
 
 
 def test_a_statement_that_is_not_there_is_an_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -10,7 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from outbox import Outbox
-from outbox.evidence import Evidence
+from tests.hurry import WAITS
 from tests.promises.by_hand import ByHand
 from tests.promises.scripted import TOPIC, ScriptedGateway
 
@@ -134,12 +133,9 @@ def own_database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the waits that are no settings: they are for a network's pace, not for a test's."""
-    monkeypatch.setattr("outbox.consumer.Evidence", partial(Evidence, 0.05))
-    monkeypatch.setattr("outbox.verdict.ELSEWHERE_SECONDS", 0.05)
-    monkeypatch.setattr("outbox.claim._SCAN_SHARE", 1)
-    monkeypatch.setattr("outbox.lane.PROBE_SECONDS_FIRST", 0.05)
-    monkeypatch.setattr("outbox.lane.PAUSE_PROBE_SECONDS_FIRST", 0.05)
+    """Shorten the waits that are no settings."""
+    for name, value in WAITS.items():
+        monkeypatch.setattr(name, value)
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ class ScriptedGateway:
         """The requests that left under a key, oldest first."""
         return [call for call in self.calls if call.wire_key == wire_key]
 
-    def policy(self, topic: str) -> Policy:
+    def policy(self, topic: str) -> Policy:  # noqa: ARG002 -- one policy for all
         """Part of ``outbox.Gateway``."""
         return self.the_policy
 
@@ -110,7 +110,7 @@ class ScriptedGateway:
         wire_key: str,
         body: bytes | None,
         *,
-        deadline_seconds: float,
+        deadline_seconds: float,  # noqa: ARG002 -- a script is as slow as it says
         may_start: Callable[[], bool],
     ) -> Answer:
         """Part of ``outbox.Gateway``."""

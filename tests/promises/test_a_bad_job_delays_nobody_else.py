@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DONE = ("done", "delivered")
 #: A lease that no test here can wait out: whoever needs recovery fails.
-LONG = {"lease_seconds": 600.0, "heartbeat_seconds": 0.5}
+LONG: dict[str, Any] = {"lease_seconds": 600.0, "heartbeat_seconds": 0.5}
 
 
 class Trips(ScriptedGateway):
@@ -129,7 +129,7 @@ async def test_a_row_that_the_database_refuses_takes_no_batch_mate_along(
 async def test_a_settling_that_fails_for_a_moment_is_tried_again_and_sends_nothing_twice(
     own_database_url: str, gateway: ScriptedGateway
 ) -> None:
-    """A deadlock, then a timeout, then it passes: one call, attempt one, no error shown (case-21)."""
+    """A deadlock, then a timeout, then it passes: one call, attempt one, no error (case-21)."""
     with psycopg.connect(own_database_url, autocommit=True) as connection:
         tables = Tables(connection)
         connection.execute("CREATE SEQUENCE tries")
@@ -196,9 +196,8 @@ def _trigger(connection: psycopg.Connection, when: str, body: str) -> None:
         f"CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}"
         " RETURN NULL; END $$".encode()
     )
-    connection.execute(
-        f"CREATE TRIGGER fault {when} ON outbox.effect FOR EACH ROW EXECUTE FUNCTION fault()".encode()
-    )
+    trigger = f"CREATE TRIGGER fault {when} ON outbox.effect"
+    connection.execute(f"{trigger} FOR EACH ROW EXECUTE FUNCTION fault()".encode())
 
 
 def _enqueue(connection: psycopg.Connection, count: int) -> list[int]:

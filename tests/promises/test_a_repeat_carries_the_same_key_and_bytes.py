@@ -39,7 +39,7 @@ MAY_HAVE_BEEN_SENT = {
 async def test_a_new_template_does_not_change_a_request_that_may_have_been_sent(
     database_url: str, enqueue: Enqueue, gateway: ScriptedGateway, first: Step
 ) -> None:
-    """The template changes while the first answer is on its way: the repeat is the first request."""
+    """The template changes while the first answer is on its way: the repeat knows the old one."""
 
     async def deploy() -> None:
         gateway.template = "good day {payload}"

@@ -1,4 +1,4 @@
-"""Promise 6: at most one valid claim per job; a stale one changes nothing, and its holder is told."""
+"""Promise 6: at most one valid claim per job; a stale one changes nothing, its holder is told."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ each_outcome = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOME
 
 @pytest.fixture
 async def taken_over(enqueue: Enqueue, tables: Tables, by_hand: ByHand, other: ByHand) -> Job:
-    """A job as ``by_hand`` claimed and began it, before its lease ran out and ``other`` claimed it."""
+    """A job as ``by_hand`` began it, before its lease ran out and ``other`` claimed it."""
     enqueue()
     job = await by_hand.claim_one()
     await by_hand.begun(job)

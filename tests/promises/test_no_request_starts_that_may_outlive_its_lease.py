@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -34,7 +34,7 @@ class BlocksItsLoop(ScriptedGateway):
         """Block here, if it is the place."""
         if where == self.where:
             self.where = ""
-            time.sleep(self.seconds)  # noqa: ASYNC251 -- blocking is the fault
+            time.sleep(self.seconds)
 
     async def render(self, job: Job) -> Request:
         self.block("render")
@@ -86,7 +86,7 @@ async def test_a_consumer_whose_job_was_taken_meanwhile_leaves_it_alone(
 async def test_no_call_starts_once_heartbeats_can_no_longer_be_written(
     database_url: str, enqueue: Enqueue, tables: Tables, gateway: ScriptedGateway
 ) -> None:
-    """The database takes no more heartbeats: the lease runs out here, too, with no signal needed."""
+    """The database takes no more heartbeats: the lease runs out here, too, without a signal."""
     locked = asyncio.Event()
     blocker = await psycopg.AsyncConnection.connect(database_url)
 
@@ -132,7 +132,7 @@ async def test_a_long_call_keeps_its_lease_by_heartbeats(
     gateway.plan("k", Step(accepts=True, during=lambda: asyncio.sleep(2.0)))
     job_id = enqueue()
     rival = ScriptedGateway()
-    settings = {"lease_seconds": 0.7, "heartbeat_seconds": 0.15}
+    settings: dict[str, Any] = {"lease_seconds": 0.7, "heartbeat_seconds": 0.15}
     first = consumer(database_url, gateway, **settings)
     second = consumer(database_url, rival, **settings)
     working = asyncio.create_task(first.run(drain=True, timeout_seconds=20))
@@ -148,7 +148,7 @@ async def test_a_long_call_keeps_its_lease_by_heartbeats(
 async def test_heartbeats_do_not_wait_for_claims_and_settlings(
     database_url: str, enqueue: Enqueue, tables: Tables
 ) -> None:
-    """Their connection is their own: a settling that hangs behind a lock lets no lease die (case-08)."""
+    """Their connection is their own: a settling behind a lock lets no lease die (case-08)."""
     gateway = ScriptedGateway(deadline_seconds=0.1)
     first_id, second_id = enqueue("k-slow-to-settle"), enqueue("k-slow-call")
     blocker = await psycopg.AsyncConnection.connect(database_url)

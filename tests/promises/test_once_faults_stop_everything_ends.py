@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 
 DONE = ("done", "delivered")
 LEASE_SECONDS = 0.9
-SETTINGS = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 0.2, "poll_seconds": 0.05}
-#: Lease, a full scan (twice the poll), the longest backoff of the script, and room for a slow machine.
+SETTINGS: dict[str, Any] = {
+    "lease_seconds": LEASE_SECONDS,
+    "heartbeat_seconds": 0.2,
+    "poll_seconds": 0.05,
+}
+#: Lease, a full scan (twice the poll), the longest backoff, and room for a slow machine.
 BOUND_SECONDS = LEASE_SECONDS + 0.1 + 0.05 + 2.0
 
 
@@ -47,10 +52,10 @@ async def test_work_goes_on_after_any_one_connection_is_killed(
     running = asyncio.create_task(one.run())
     for round_ in range(3):
         first = enqueue(f"k-{round_}-before")
-        await aeventually(lambda id_=first: _has(tables, id_, DONE))
+        await aeventually(partial(_has, tables, first, DONE))
         _kill(tables, f"outbox {connection_name} %")
         second = enqueue(f"k-{round_}-after")
-        await aeventually(lambda id_=second: _has(tables, id_, DONE), timeout=BOUND_SECONDS)
+        await aeventually(partial(_has, tables, second, DONE), timeout=BOUND_SECONDS)
     assert not running.done()
     one.stop()
     assert await running == 0
@@ -81,7 +86,7 @@ async def test_a_storm_of_killed_connections_loses_and_repeats_nothing(
 async def test_a_part_that_fails_for_good_ends_the_consumer_loudly(
     database_url: str, enqueue: Enqueue, gateway: ScriptedGateway, where: str
 ) -> None:
-    """An error that nobody has foreseen in one of the loops: no healthy-looking zombie (case-45)."""
+    """An unforeseen error in one of the loops: no healthy-looking zombie (case-45)."""
     one = consumer(database_url, gateway)
 
     async def fails(*_: object, **__: object) -> None:
@@ -125,7 +130,7 @@ async def test_a_role_with_another_isolation_level_loses_and_repeats_nothing(
 async def test_short_timeouts_of_the_role_and_a_long_lock_lose_and_repeat_nothing(
     own_database_url: str, gateway: ScriptedGateway
 ) -> None:
-    """lock_timeout 100 ms, statement_timeout 300 ms, and two seconds of ACCESS EXCLUSIVE (case-44)."""
+    """lock_timeout 100 ms, statement_timeout 300 ms, a second of ACCESS EXCLUSIVE (case-44)."""
     with psycopg.connect(own_database_url, autocommit=True) as connection:
         tables = Tables(connection)
         limits = {"lock_timeout": "100ms", "statement_timeout": "300ms"}
@@ -156,7 +161,7 @@ async def test_short_timeouts_of_the_role_and_a_long_lock_lose_and_repeat_nothin
 async def test_a_migration_under_a_running_consumer_repeats_nothing(
     own_database_url: str, gateway: ScriptedGateway
 ) -> None:
-    """A column changes its type during a call: prepared plans break once, and work goes on (case-47)."""
+    """A column changes its type during a call: plans break once, work goes on (case-47)."""
     with psycopg.connect(own_database_url, autocommit=True) as connection:
         tables = Tables(connection)
 
@@ -191,7 +196,7 @@ async def test_a_job_that_commits_late_below_the_floor_is_found_by_a_full_scan(
 async def test_a_bulk_that_commits_late_goes_before_the_work_that_came_after_it(
     database_url: str, enqueue: Enqueue, tables: Tables, gateway: ScriptedGateway
 ) -> None:
-    """Thirty early positions commit late, hundreds of later ones wait: the floor goes down again."""
+    """Thirty early positions commit late, hundreds wait: the floor goes down again."""
     gateway.otherwise = Step(accepts=True, during=lambda: asyncio.sleep(0.01))
     with psycopg.connect(database_url) as late, psycopg.connect(database_url) as producer:
         for n in range(30):
@@ -244,7 +249,7 @@ async def test_a_wake_up_shortens_the_longest_poll(
 async def test_jobs_of_every_stage_end_after_a_crash_of_all_consumers(
     database_url: str, enqueue: Enqueue, tables: Tables, gateway: ScriptedGateway
 ) -> None:
-    """Claimed, begun, backing off, due, scheduled for soon: one new consumer ends them all in time."""
+    """Claimed, begun, ready, scheduled for soon: one new consumer ends them all in time."""
     async with ByHand(database_url, lease_seconds=LEASE_SECONDS) as crashes:
         ids = [enqueue(f"k-{n}") for n in range(6)]
         jobs = sorted(await crashes.claim(4), key=lambda job: job.id)

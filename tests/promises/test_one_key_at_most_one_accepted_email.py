@@ -225,7 +225,7 @@ async def test_a_2xx_that_cannot_be_read_is_repeated_once_for_its_id(
 async def test_a_key_in_use_by_somebody_else_is_held_and_gets_no_new_key(
     database_url: str, enqueue: Enqueue, tables: Tables, gateway: ScriptedGateway
 ) -> None:
-    """409, same key, other body: another environment has used it; a person has to look (case-16)."""
+    """409, same key, other body: another environment has used it; a person looks (case-16)."""
     gateway.plan("k", Step(Meaning.KEY_TAKEN, reason="http_409 invalid_idempotent_request"))
     job_id = enqueue()
     assert await drain(database_url, gateway) == 0

@@ -214,7 +214,7 @@ async def test_a_replay_goes_on_under_the_old_key_and_a_higher_version(
 async def test_what_may_have_been_sent_is_not_sent_again_without_saying_so(
     database_url: str, enqueue: Enqueue, tables: Tables, operator: Operator
 ) -> None:
-    """Held, given up, retried: only with the person's word that a second one is wanted (case-03)."""
+    """Held, given up, retried: only with a person's word that a second one is wanted (case-03)."""
     gateway = ScriptedGateway(memory_seconds=None)
     gateway.plan("k", ANSWER_LOST)
     job_id = enqueue()

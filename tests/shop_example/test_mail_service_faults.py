@@ -85,7 +85,7 @@ class Faulty:
         """What the record says of the end of its connection."""
 
         async def first() -> Closed | None:
-            return next((end for end in events(self.record, Closed) if end.seq == 1), None)
+            return next((end for end in events(self.record, Closed) if end.connection == 1), None)
 
         return await aeventually(first)
 

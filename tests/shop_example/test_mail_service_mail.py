@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shop_example.mail_service import mail
@@ -198,6 +198,7 @@ FIELDS = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(changes=st.dictionaries(FIELDS, JSON))
 def test_any_json_is_either_a_mail_or_refused(changes: dict[str, object]) -> None:
     """No field can make the checks fail in another way, and a mail is recorded as it was sent."""
@@ -211,6 +212,7 @@ def test_any_json_is_either_a_mail_or_refused(changes: dict[str, object]) -> Non
     assert checked.fingerprint == mail.fingerprint(values)
 
 
+@settings(deadline=None)
 @given(body=st.binary())
 def test_any_bytes_are_either_a_mail_or_refused(body: bytes) -> None:
     """Nor can a body that was never JSON."""

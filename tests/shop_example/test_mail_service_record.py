@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from shop_example.mail_service import journal
 from shop_example.mail_service.events import Closed, Cut, Decided, Opened, Received
+from shop_example.mail_service.faults import FAULTS
 from shop_example.mail_service.record import RecordError, Tally, read_record
 from tests.shop_example.mail_client import (
     Client,
@@ -321,7 +323,7 @@ def decided(seq: int, fault: str | None = None, status: int | None = 200) -> Dec
 
 def closed(connection: int, by: str = "client") -> Closed:
     """The end of a connection."""
-    return Closed(1.0, connection, 1, answered=True, by=by, reset=False)
+    return Closed(1.0, connection, answered=True, by=by, reset=False)
 
 
 OPENED = Opened(1.0, 1, 1, keeps_keys=True, key_window_seconds=1.0)
@@ -338,7 +340,7 @@ OPENED = Opened(1.0, 1, 1, keeps_keys=True, key_window_seconds=1.0)
         ([received(1), received(2, 2), decided(1), decided(2)], 1),
         ([received(1), decided(1), closed(1), received(2, 2), decided(2)], 0),
         ([received(1), decided(1), closed(1, "service"), received(2, 2), decided(2)], 1),
-        ([received(1), closed(1), decided(1), received(2, 2), decided(2)], 0),
+        ([received(1), closed(1), received(2, 2), decided(1), decided(2)], 0),
         ([received(1), OPENED, received(2, 2), decided(2)], 0),
         ([received(1), decided(1), OPENED, received(2, 2), decided(2)], 0),
         ([received(1), decided(1), received(3, 1, "k"), OPENED, received(2, 2), decided(2)], 1),
@@ -365,6 +367,32 @@ def test_a_repeat_is_surplus_unless_the_request_before_it_met_something(
 ) -> None:
     """A fault, a refusal, a vanished client or a restart explain one repeat each."""
     assert Tally.of(story).surplus == surplus
+
+
+async def test_a_sender_that_repeats_only_after_trouble_is_never_surplus(record: Path) -> None:
+    """Every fault there is, at random, and clients that go on until they hold an id.
+
+    The record explains each of their repeats, and has one mail for each key.
+    """
+    async with serving(record) as server:
+        plan = {"rates": dict.fromkeys(FAULTS, 0.02), "drip_seconds": 0.001, "late_seconds": 0.01}
+        assert (await control(server.url, "PUT", "/faults", plan)).status == 200
+        keys = [f"email-order-{number}" for number in range(60)]
+        await asyncio.gather(*(_post_until_answered(server.url, key) for key in keys))
+    whole = tally(record)
+    assert {key: count.accepted for key, count in whole.by_key.items()} == dict.fromkeys(keys, 1)
+    assert (whole.surplus, whole.duplicates) == (0, 0)
+    assert len(whole.faults) > 10
+
+
+async def _post_until_answered(url: str, key: str) -> None:
+    """Repeats a request after each fault, refusal or silence, until its answer has an id."""
+    while True:
+        with contextlib.suppress(OSError, EOFError, ValueError, KeyError, TimeoutError):
+            async with asyncio.timeout(1):
+                seen = await post(url, email(subject=key), key)
+            assert seen.json["id"]
+            return
 
 
 def test_a_tally_counts_what_it_says() -> None:

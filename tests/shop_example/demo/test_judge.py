@@ -36,18 +36,38 @@ class Record:
         seq = len(self.events) + 1
         self.events.append(
             Received(
-                at, at, seq, seq, "POST", "/emails", key, "hash", 100, ("a@example.com",), "Hi"
+                at=at,
+                clock=at,
+                seq=seq,
+                connection=seq,
+                method="POST",
+                path="/emails",
+                key=key,
+                body_sha256="0" * 64,
+                body_bytes=100,
+                to=("ada@example.com",),
+                subject="Your order 1",
             )
         )
         if decided:
-            email_id = "id" if accepted or replayed else None
             self.events.append(
                 Decided(
-                    at + 0.1, at + 0.1, seq, key, accepted, replayed, email_id, status, None, fault
+                    at=at + 0.1,
+                    clock=at + 0.1,
+                    seq=seq,
+                    key=key,
+                    accepted=accepted,
+                    replayed=replayed,
+                    email_id="id" if accepted or replayed else None,
+                    status=status,
+                    name=None,
+                    fault=fault,
                 )
             )
         if abandoned:
-            self.events.append(Closed(at + 1.5, seq, seq, answered=False, by="client", reset=False))
+            self.events.append(
+                Closed(at=at + 1.5, connection=seq, answered=False, by="client", reset=False)
+            )
         return self
 
 
