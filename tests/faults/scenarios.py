@@ -76,7 +76,8 @@ class Scenario:
 
     ``steps`` (``steps_without_keys`` where they differ) name every point of it, each with a before
     and an after. ``fault`` is what its first request meets. ``crashed``: its first consumer died
-    after its intent, before anybody watched. ``ends_as``: its end, whoever dies.
+    after its intent, before anybody watched. ``kills_at``: where consumers die (unset: everywhere
+    after the start, which is the same on every way). ``ends_as``: its end, whoever dies.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Scenario:
     crashed: bool = False
     paced: bool = False
     settings: tuple[tuple[str, str], ...] = ()
+    kills_at: Sequence[str] | None = None
     ends_as: str = "done"
     recovered_together: int = 1_000
 
@@ -113,6 +115,8 @@ SCENARIOS = (
         (*_PLAIN, "extend_leases"),
         fault="late",
         paced=True,
+        # What comes before is as in a quick delivery, and each death here waits for the answer.
+        kills_at=("extend_leases", "receive#1", "settle_attempts#1"),
         settings=(("EMAIL_TIMEOUT_SECONDS", "1.5"), ("OUTBOX_LEASE_SECONDS", "2.0")),
     ),
     Scenario("recovery", _RECOVERED, steps_without_keys=_GIVEN_TO_A_PERSON, crashed=True),

@@ -227,8 +227,8 @@ def _expected_end(rig: Rig, trial: Trial) -> str:
 
 def _points(scenario: Scenario, steps: Sequence[str]) -> list[str]:
     """Where to die: the start of a consumer is the same on every way, and is tried on one."""
-    mine = steps if scenario is SCENARIOS[0] else [step for step in steps if step not in START]
-    return _all_points(mine)
+    everywhere = [step for step in steps if step not in START or scenario is SCENARIOS[0]]
+    return _all_points(scenario.kills_at or everywhere)
 
 
 def _all_points(steps: Sequence[str]) -> list[str]:

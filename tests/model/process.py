@@ -24,6 +24,7 @@ TOPIC = "email.order_confirmation"
 #: The trace decides when a lease runs out, never the clock.
 LEASE_SECONDS = 86_400.0
 CALL = "call"
+SETTINGS = OutboxSettings(lease_seconds=LEASE_SECONDS)
 
 
 class ObedientProvider:
@@ -77,7 +78,7 @@ class OwnFault:
     def record(self, effect_key: str, *, real: bool, now: float) -> None:
         """Nothing to remember."""
 
-    async def own_fault(self, effect_key: str, started: float) -> bool:
+    async def own_fault(self, effect_key: str, started: float, *, others: bool) -> bool:
         return True
 
 
@@ -91,9 +92,8 @@ class Process:
             outbox.consumer, "Connection", lambda url, name: HeldConnection(real, self.seat)
         ):
             self._consumer = Consumer(
-                "postgresql://", self.provider, OutboxSettings(lease_seconds=LEASE_SECONDS),
-                concurrency=1,
-            )  # fmt: skip
+                "postgresql://", self.provider, SETTINGS, concurrency=1
+            )
         parts: Any = self._consumer
         parts._evidence = OwnFault()
         self.claims: Claims = parts._intake._claims
@@ -115,7 +115,7 @@ class Process:
         assert job is not None, "there is a crashed claim to take"
         self.job = job
         self._work = asyncio.create_task(self._consumer._work(job))
-        self._work.add_done_callback(lambda _: self.seat.end())
+        self._work.add_done_callback(self._end)
 
     async def lose_claim(self, *, crashed: bool) -> None:
         """Claim the one job that is free, without ever learning of it."""
@@ -134,6 +134,10 @@ class Process:
         if crashed:
             assert not await self.claims.take(1)
         await self.claims.scan()
+
+    def _end(self, work: asyncio.Task[None]) -> None:
+        error = None if work.cancelled() else work.exception()
+        self.seat.end(END if error is None else f"{END}: {error!r}")
 
     async def ended(self) -> None:
         """Wait for the end of the story, and be ready for another job."""

@@ -50,10 +50,10 @@ class Seat:
         """Say that the database has refused the statement, which no trace foresees."""
         self._ran.set_exception(Disagreement(f"the database refused a statement: {error}"))
 
-    def end(self) -> None:
+    def end(self, how: str) -> None:
         """Arrive at the end of the job's story."""
         if not self._at.done():
-            self._at.set_result(END)
+            self._at.set_result(how)
 
     # -- for the trace -----------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class HeldConnection(Connection):
     """A consumer's connection whose statements wait in a seat; all share one real connection."""
 
     def __init__(self, real: Connection, seat: Seat) -> None:
-        super().__init__("postgresql://", "held")
+        # Not the parent's: this one never connects.
         self._real = real
         self._seat = seat
 
