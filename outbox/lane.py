@@ -173,11 +173,8 @@ class Lane:
 
     def _slow_down(self, answer: Answer, now: float) -> None:
         self._flow = max(1, self._flow // 2)
-        wait = (
-            answer.retry_after_seconds
-            if answer.retry_after_seconds is not None
-            else PROBE_SECONDS_FIRST
-        )
+        # A provider that says "at once" is asked no faster than one that says nothing.
+        wait = max(answer.retry_after_seconds or 0.0, PROBE_SECONDS_FIRST)
         # Kept apart from an outage's end: an answer to a call from before doesn't lift it.
         self._throttled_until = max(
             self._throttled_until, now + min(wait, PROBE_SECONDS_MAX) * (1 + self._dice() / 5)

@@ -9,16 +9,20 @@ WITH wanted AS (
         CAST(:requests_seen AS bigint[]), CAST(:requests AS bytea[]),
         CAST(:request_hashes AS bytea[]), CAST(:wire_keys AS text[])
     ) AS wanted (job_id, claim_version, requests_seen, request, request_hash, wire_key)
+    ORDER BY job_id
 ), claim AS MATERIALIZED (
-    SELECT job.id, job.claim_version, job.effect_key, wanted.requests_seen,
+    SELECT held.id, held.claim_version, held.effect_key, wanted.requests_seen,
         wanted.request, wanted.request_hash, wanted.wire_key
     FROM wanted
-    JOIN outbox.job ON job.id = wanted.job_id
-    WHERE job.claim_version = wanted.claim_version
-        AND job.claimed_by = :claimed_by
-        AND job.lease_until > clock_timestamp()
-    ORDER BY job.id
-    FOR NO KEY UPDATE OF job
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.claim_version, job.effect_key
+        FROM outbox.job
+        WHERE job.id = wanted.job_id
+            AND job.claim_version = wanted.claim_version
+            AND job.claimed_by = :claimed_by
+            AND job.lease_until > clock_timestamp()
+        FOR NO KEY UPDATE
+    ) AS held
 ), target AS MATERIALIZED (
     SELECT effect.effect_key, claim.id, claim.claim_version, claim.request, claim.request_hash,
         claim.wire_key,

@@ -15,31 +15,44 @@ WITH outcome AS (
         job_id, claim_version, effect_key, requests_seen, effect_state, nothing_open, message_id,
         job_action, refund, delay_seconds, reason, detail
     )
+    ORDER BY job_id
 ), claim AS MATERIALIZED (
-    SELECT job.id
+    SELECT held.id
     FROM outcome
-    JOIN outbox.job ON job.id = outcome.job_id
-    WHERE job.claim_version = outcome.claim_version AND job.claimed_by = :claimed_by
-    ORDER BY job.id
-    FOR NO KEY UPDATE OF job
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM outbox.job
+        WHERE job.id = outcome.job_id
+            AND job.claim_version = outcome.claim_version
+            AND job.claimed_by = :claimed_by
+        FOR NO KEY UPDATE
+    ) AS held
 ), target AS MATERIALIZED (
-    SELECT effect.effect_key, outcome.job_id
-    FROM outcome
-    LEFT JOIN claim ON claim.id = outcome.job_id
-    JOIN outbox.effect ON effect.effect_key = outcome.effect_key
-    WHERE outcome.effect_state IS NOT NULL
-        AND (
-            (
-                claim.id IS NOT NULL
-                AND effect.state = 'open'
-                AND effect.requests_sent = outcome.requests_seen
-                -- Since we read, the open try may have been proven unsent: nothing to hold then.
-                AND (outcome.effect_state <> 'held' OR effect.open_since IS NOT NULL)
+    SELECT locked.effect_key, wish.job_id
+    FROM (
+        SELECT
+            outcome.job_id, outcome.effect_key, outcome.effect_state, outcome.requests_seen,
+            outcome.job_id IN (SELECT claim.id FROM claim) AS claim_held
+        FROM outcome
+        WHERE outcome.effect_state IS NOT NULL
+        ORDER BY outcome.effect_key
+    ) AS wish
+    CROSS JOIN LATERAL (
+        SELECT effect.effect_key
+        FROM outbox.effect
+        WHERE effect.effect_key = wish.effect_key
+            AND (
+                (
+                    wish.claim_held
+                    AND effect.state = 'open'
+                    AND effect.requests_sent = wish.requests_seen
+                    -- Since we read, the open try may have been proven unsent: nothing to hold then.
+                    AND (wish.effect_state <> 'held' OR effect.open_since IS NOT NULL)
+                )
+                OR (wish.effect_state = 'delivered' AND effect.state IN ('open', 'held'))
             )
-            OR (outcome.effect_state = 'delivered' AND effect.state IN ('open', 'held'))
-        )
-    ORDER BY effect.effect_key
-    FOR NO KEY UPDATE OF effect
+        FOR NO KEY UPDATE
+    ) AS locked
 ), written AS (
     UPDATE outbox.effect
     SET state = outcome.effect_state,
@@ -69,9 +82,9 @@ WITH outcome AS (
         outcome.effect_state = 'open' AND NOT outcome.nothing_open AS retry_first
     FROM claim
     JOIN outcome ON outcome.job_id = claim.id
-    LEFT JOIN written ON written.job_id = claim.id
     CROSS JOIN LATERAL (
-        SELECT outcome.effect_state IS NOT NULL AND written.job_id IS NULL AS on_
+        SELECT outcome.effect_state IS NOT NULL
+            AND outcome.job_id NOT IN (SELECT written.job_id FROM written) AS on_
     ) AS moved
 ), removed AS (
     DELETE FROM outbox.job
@@ -113,8 +126,6 @@ WITH outcome AS (
 )
 SELECT
     outcome.job_id,
-    claim.id IS NOT NULL AS claim_held,
-    written.job_id IS NOT NULL AS effect_written
+    outcome.job_id IN (SELECT claim.id FROM claim) AS claim_held,
+    outcome.job_id IN (SELECT written.job_id FROM written) AS effect_written
 FROM outcome
-LEFT JOIN claim ON claim.id = outcome.job_id
-LEFT JOIN written ON written.job_id = outcome.job_id

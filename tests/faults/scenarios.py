@@ -11,9 +11,9 @@ SETTINGS = {
     "EMAIL_PROVIDER": "resend",
     "EMAIL_API_KEY": "a-key",
     "EMAIL_FROM": "Shop <shop@example.com>",
-    "EMAIL_TIMEOUT_SECONDS": "0.4",
+    "EMAIL_TIMEOUT_SECONDS": "0.5",
     "EMAIL_CONCURRENCY": "1",
-    "OUTBOX_LEASE_SECONDS": "0.9",
+    "OUTBOX_LEASE_SECONDS": "1.5",
     "OUTBOX_HEARTBEAT_SECONDS": "0.3",
     "OUTBOX_POLL_SECONDS": "0.05",
     "OUTBOX_BACKOFF_SECONDS": "0.05",
@@ -117,7 +117,7 @@ SCENARIOS = (
         paced=True,
         # What comes before is as in a quick delivery, and each death here waits for the answer.
         kills_at=("extend_leases", "receive#1", "settle_attempts#1"),
-        settings=(("EMAIL_TIMEOUT_SECONDS", "1.5"), ("OUTBOX_LEASE_SECONDS", "2.0")),
+        settings=(("EMAIL_TIMEOUT_SECONDS", "1.5"), ("OUTBOX_LEASE_SECONDS", "3.0")),
     ),
     Scenario("recovery", _RECOVERED, steps_without_keys=_GIVEN_TO_A_PERSON, crashed=True),
 )

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 JOBS = 8
 KILLER = 5
 MAX_ATTEMPTS = 2
-#: Long enough for a slow machine to come through a claim, short enough to wait for.
-LEASE_SECONDS = "0.9"
 
 
 def test_a_job_that_kills_its_process_ends_after_its_attempts_and_the_others_are_sent(
@@ -33,7 +31,6 @@ def test_a_job_that_kills_its_process_ends_after_its_attempts_and_the_others_are
     settings = {
         **SETTINGS,
         "OUTBOX_DATABASE_URL": database_url,
-        "OUTBOX_LEASE_SECONDS": LEASE_SECONDS,
         "OUTBOX_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
         "EMAIL_API_URL": replaying.url,
         "EMAIL_CONCURRENCY": str(JOBS),

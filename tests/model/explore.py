@@ -1,17 +1,21 @@
 """Explores the model completely, breadth first, and prints the shortest way to a broken promise.
 
-``python -m tests.model.explore`` runs the large configurations; the tests run small ones.
+``python -m tests.model.explore`` runs the large configurations, for minutes each; the tests run the
+small ones. ``--sabotage`` prints the trace of each sabotage.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from tests.model.promises import OF_STATES, OF_STEPS, PROMISES
@@ -110,6 +114,18 @@ class _Names:
         return State(jobs, effects, consumers, tuple(parts[c:d]), tuple(parts[d:-1]), budget, reaper)
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Nothing here is a cycle, and looking for some takes a quarter of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _seated(job: Job, seats: dict[int, int]) -> Job:
     return job._replace(by=seats[job.by])
 
@@ -179,9 +195,10 @@ class Explorer:
             StateLimit: there are more states than may be kept.
         """
         started = time.process_time()
-        depth, found = self._search()
-        if found is None:
-            found = self._endless()
+        with _no_garbage_collection():
+            depth, found = self._search()
+            if found is None:
+                found = self._endless()
         return Exploration(
             states=len(self._parents),
             transitions=self._actions.total(),
@@ -190,6 +207,10 @@ class Explorer:
             actions=self._actions,
             counterexample=found,
         )
+
+    def some_traces(self, count: int, seed: int) -> list[list[tuple[Action, State]]]:
+        """Return the shortest ways to some of the states that were met, drawn by a seed."""
+        return [self._trace(name) for name in Random(seed).sample(list(self._parents), count)]
 
     def _search(self) -> tuple[int, Counterexample | None]:
         first = self._names.name(self._w.start())
@@ -312,3 +333,58 @@ def _consumer(me: Consumer | None) -> str:
     if said is None:
         return f"{me.phase} (job {me.job} v{me.version})"
     return f"settles job {me.job} v{me.version} as {said.action}, effect {said.state or 'untouched'}"
+
+
+#: Small enough for every test run; together they meet every kind of step.
+SMALL = (
+    World((0, 0), 2, replays=False, budget=Budget(2)),
+    World((0, 0), 3, replays=False, budget=Budget(1, people=1)),
+    World((0, 0), 3, replays=True, budget=Budget(1)),
+    World((0, 0), 2, replays=True, budget=Budget(1, ticks=1)),
+    World((0, 0), 2, replays=True, budget=Budget(1, people=1, lost_commits=1)),
+    World((0, 0), 2, replays=False, repeat=True, budget=Budget(1, people=1)),
+    World((0, 1), 3, replays=True, budget=Budget(1)),
+    World((0,), 3, replays=True, stops=True, budget=Budget(1, ticks=3, people=1)),
+    World((0,), 3, replays=False, stops=True, budget=Budget(2, people=2)),
+    World((0,), 2, max_attempts=2, replays=True, budget=Budget(3)),
+)
+#: Two jobs of one key and of two, three consumers, three attempts, and faults enough to reach the cap.
+LARGE = (
+    World((0, 0), 3, replays=True, budget=Budget(3)),
+    World((0, 0), 3, replays=False, budget=Budget(4)),
+    World((0, 0), 3, replays=False, budget=Budget(2, people=2)),
+    World((0, 0), 3, replays=True, stops=True, budget=Budget(2, ticks=2)),
+    World((0, 0), 2, replays=True, budget=Budget(2, ticks=2, people=1)),
+    World((0, 0), 3, replays=False, repeat=True, budget=Budget(3, people=1)),
+    World((0, 1), 3, replays=True, budget=Budget(3)),
+    World((0, 1), 3, replays=False, budget=Budget(3, people=1)),
+    World((0,), 3, replays=True, stops=True, budget=Budget(4, ticks=2, people=1)),
+    World((0, 0, 0), 3, replays=True, budget=Budget(2)),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Explore as the command line says; 1 when a promise is broken, or a sabotage goes unnoticed."""
+    from tests.model.sabotage import SABOTAGES
+
+    parser = argparse.ArgumentParser(prog="python -m tests.model.explore", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="the configurations of the tests")
+    parser.add_argument("--sabotage", action="store_true", help="the sabotaged variants")
+    given = parser.parse_args(arguments)
+    failed = 0
+    if given.sabotage:
+        for sabotage in SABOTAGES:
+            found = Explorer(sabotage.world, sabotage.promises).run().counterexample
+            failed += found is None or found.promise != sabotage.promise
+            print(f"without {sabotage.world.without}, {found}\n", flush=True)
+        return int(failed > 0)
+    for world in SMALL if given.small else LARGE:
+        print(world, flush=True)
+        result = Explorer(world).run()
+        failed += result.counterexample is not None
+        print(f"    {result}\n{result.counterexample or '    every promise holds'}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -138,11 +138,16 @@ class Replay:
         self._hashes: dict[tuple[int, int], bytes] = {}
         self._before = self._after = w.start()
 
+    @classmethod
+    def kinds(cls) -> set[str]:
+        """Return the kinds of steps that it can do."""
+        return {name.removeprefix("_do_") for name in vars(cls) if name.startswith("_do_")}
+
     async def perform(self, action: Action, before: State, after: State) -> None:
         """Do on the shipped code what a step of the model says."""
         self._before, self._after = before, after
         name, *arguments = action
-        await getattr(self, f"_{name}")(*arguments)
+        await getattr(self, f"_do_{name}")(*arguments)
 
     async def close(self) -> None:
         """End the processes."""
@@ -151,7 +156,7 @@ class Replay:
 
     # -- what a consumer does ----------------------------------------------------------------------
 
-    async def _claim(self, c: int, j: int, *, crashed: bool = False) -> None:
+    async def _do_claim(self, c: int, j: int, *, crashed: bool = False) -> None:
         with self._only(j):
             await self._processes[c].claim(crashed=crashed)
         job, me = self._processes[c].job, self._after.consumers[c]
@@ -159,42 +164,42 @@ class Replay:
         assert me is not None
         assert (job.id, job.claim_version, job.attempts) == (self._ids[j], me.version, me.attempts)
 
-    async def _claim_crashed(self, c: int, j: int) -> None:
-        await self._claim(c, j, crashed=True)
+    async def _do_claim_crashed(self, c: int, j: int) -> None:
+        await self._do_claim(c, j, crashed=True)
 
-    async def _claim_lost(self, c: int, j: int, *, crashed: bool = False) -> None:
+    async def _do_claim_lost(self, c: int, j: int, *, crashed: bool = False) -> None:
         with self._only(j):
             await self._processes[c].lose_claim(crashed=crashed)
 
-    async def _claim_crashed_lost(self, c: int, j: int) -> None:
-        await self._claim_lost(c, j, crashed=True)
+    async def _do_claim_crashed_lost(self, c: int, j: int) -> None:
+        await self._do_claim_lost(c, j, crashed=True)
 
-    async def _begin(self, c: int) -> None:
+    async def _do_begin(self, c: int) -> None:
         await self._run(c, "begin_effects")
 
-    async def _begin_lost(self, c: int) -> None:
+    async def _do_begin_lost(self, c: int) -> None:
         await self._run_and_lose(c, "begin_effects")
 
-    async def _read(self, c: int) -> None:
+    async def _do_read(self, c: int) -> None:
         await self._run(c, "read_effects")
 
-    async def _reopen(self, c: int) -> None:
+    async def _do_reopen(self, c: int) -> None:
         await self._check_requests_seen(c)
         await self._run(c, "reopen_effects")
 
-    async def _reopen_lost(self, c: int) -> None:
+    async def _do_reopen_lost(self, c: int) -> None:
         await self._check_requests_seen(c)
         await self._run_and_lose(c, "reopen_effects")
 
-    async def _settle(self, c: int) -> None:
+    async def _do_settle(self, c: int) -> None:
         await self._check_decision(c)
         await self._run(c, "settle_attempts")
 
-    async def _settle_lost(self, c: int) -> None:
+    async def _do_settle_lost(self, c: int) -> None:
         await self._check_decision(c)
         await self._run_and_lose(c, "settle_attempts")
 
-    async def _heartbeat(self, c: int) -> None:
+    async def _do_heartbeat(self, c: int) -> None:
         process, me = self._processes[c], self._before.consumers[c]
         assert process.job is not None
         assert me is not None
@@ -204,13 +209,13 @@ class Replay:
         told = [] if settles or holds(self._w, self._before, c, me) else [process.job.id]
         assert await process.leases.extend() == told
 
-    async def _crash(self, c: int) -> None:
+    async def _do_crash(self, c: int) -> None:
         await self._processes[c].crash()
         self._processes[c] = Process(self._w, self._bench.real)
 
     # -- its call, and the provider ----------------------------------------------------------------
 
-    async def _leave(self, c: int) -> None:
+    async def _do_leave(self, c: int) -> None:
         process, me = self._processes[c], self._before.consumers[c]
         assert me is not None
         await process.seat.go_on(CALL, "leave")
@@ -219,87 +224,87 @@ class Replay:
         assert process.provider.key == f"key-{key}"
         assert process.provider.body_hash == self._hashes[key, me.body], "not the frozen bytes"
 
-    async def _stop_after_check(self, c: int) -> None:
-        await self._leave(c)
+    async def _do_stop_after_check(self, c: int) -> None:
+        await self._do_leave(c)
 
-    async def _leave_after_stop(self, c: int) -> None:
+    async def _do_leave_after_stop(self, c: int) -> None:
         await self._processes[c].seat.expect(CALL)
 
-    async def _check_fails(self, c: int) -> None:
+    async def _do_check_fails(self, c: int) -> None:
         await self._processes[c].seat.expect("settle_attempts")
 
-    async def _lease_too_short(self, c: int) -> None:
+    async def _do_lease_too_short(self, c: int) -> None:
         process = self._processes[c]
         assert process.job is not None
         process.leases.add([process.job], since=-LEASE_SECONDS)
         await process.seat.expect("settle_attempts")
 
-    async def _arrive(self, c: int) -> None:
+    async def _do_arrive(self, c: int) -> None:
         me = self._before.consumers[c]
         assert me is not None
         _, meaning = receive(self._w, self._before.mails[self._w.keys[me.job]], me.job, me.body)
         if meaning != "ACCEPTED":
-            await self._lose(c, meaning)
+            await self._do_lose(c, meaning)
 
-    async def _lose(self, c: int, meaning: str) -> None:
+    async def _do_lose(self, c: int, meaning: str) -> None:
         await self._processes[c].seat.go_on(CALL, meaning)
 
-    async def _unreached(self, c: int) -> None:
-        await self._lose(c, "UNREACHED")
+    async def _do_unreached(self, c: int) -> None:
+        await self._do_lose(c, "UNREACHED")
 
-    async def _refuse(self, c: int) -> None:
-        await self._lose(c, "REFUSED")
+    async def _do_refuse(self, c: int) -> None:
+        await self._do_lose(c, "REFUSED")
 
-    async def _throttle(self, c: int) -> None:
-        await self._lose(c, "THROTTLED")
+    async def _do_throttle(self, c: int) -> None:
+        await self._do_lose(c, "THROTTLED")
 
-    async def _deliver(self, c: int) -> None:
-        await self._lose(c, "ACCEPTED")
+    async def _do_deliver(self, c: int) -> None:
+        await self._do_lose(c, "ACCEPTED")
 
-    async def _deliver_unreadable(self, c: int) -> None:
-        await self._lose(c, "ACCEPTED_UNREADABLE")
+    async def _do_deliver_unreadable(self, c: int) -> None:
+        await self._do_lose(c, "ACCEPTED_UNREADABLE")
 
-    async def _arrive_late(self, key: int, job: int, body: int) -> None:
+    async def _do_arrive_late(self, key: int, job: int, body: int) -> None:
         """Only the provider notices."""
 
-    async def _forget(self, key: int) -> None:
+    async def _do_forget(self, key: int) -> None:
         """Only the provider knows."""
 
     # -- time and people ---------------------------------------------------------------------------
 
-    async def _lapse(self, j: int) -> None:
+    async def _do_lapse(self, j: int) -> None:
         self._bench.sql.execute(LAPSE, [self._ids[j]])
         for process in self._processes:
             if process.job is not None and process.job.id == self._ids[j]:
                 await process.leases.extend()
 
-    async def _tick(self) -> None:
+    async def _do_tick(self) -> None:
         self._bench.sql.execute(OLDER, {"passed": timedelta(seconds=TICK_SECONDS)})
         self._bench.passed_seconds += TICK_SECONDS
 
-    async def _promote(self, j: int) -> None:
+    async def _do_promote(self, j: int) -> None:
         self._bench.sql.execute(DUE, [self._ids[j]])
-        await self._release(j)
+        await self._do_release(j)
 
-    async def _release(self, j: int) -> None:
+    async def _do_release(self, j: int) -> None:
         with self._only(j):
             await self._processes[0].claims.promote()
 
-    async def _fail_over(self, c: int) -> None:
+    async def _do_fail_over(self, c: int) -> None:
         me = self._before.consumers[c]
         assert me is not None
         self._bench.sql.execute(UNCLAIM, [self._ids[me.job]])
 
-    async def _cancel(self, j: int) -> None:
+    async def _do_cancel(self, j: int) -> None:
         (answer,) = cancel(self._bench.operator, [self._ids[j]])
         assert (answer.refusal is None) == self._changed
 
-    async def _retry(self, j: int, allowed: str = "") -> None:
+    async def _do_retry(self, j: int, allowed: str = "") -> None:
         permission = Permission(send_again=bool(allowed))
         (answer,) = retry(self._bench.operator, [self._ids[j]], permission)
         assert (answer.refusal is None) == self._changed
 
-    async def _resolve(self, key: int, how: str) -> None:
+    async def _do_resolve(self, key: int, how: str) -> None:
         (answer,) = resolve(self._bench.operator, [f"key-{key}"], Resolution(how))
         assert answer.done == self._changed
 

@@ -150,8 +150,9 @@ def _calling(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
         yield ("arrive", c), told.with_consumer(c, tables.after_call(w, me, meaning))
     if s.budget.faults:
         if mail.accepted > before.accepted:
-            refuses = s.with_mail(key, before._replace(refuses=me.body)).fault(key)
-            yield ("refuse", c), refuses.with_consumer(c, tables.after_call(w, me, "REFUSED"))
+            refusing = before._replace(refuses=before.refuses | {me.body})
+            refused = s.with_mail(key, refusing).fault(key)
+            yield ("refuse", c), refused.with_consumer(c, tables.after_call(w, me, "REFUSED"))
         throttled = s.with_consumer(c, tables.after_call(w, me, "THROTTLED"))
         yield ("throttle", c), throttled.fault(key)
         yield from _loses(w, surroundings.leave_under_way(s, key, me), c, me)

@@ -88,13 +88,13 @@ class Consumer(NamedTuple):
 class Mail(NamedTuple):
     """The provider's side of one key. ``remembers`` the body and age of an accepted request.
 
-    ``under_way``: (job, body) of requests whose senders have given up. ``senders``: the jobs whose
+    ``refuses``: the bodies that it has refused for good. ``under_way``: (job, body) of requests whose senders have given up. ``senders``: the jobs whose
     requests were accepted.
     """
 
     accepted: int = 0
     remembers: tuple[int, int] | None = None
-    refuses: int | None = None
+    refuses: frozenset[int] = frozenset()
     under_way: tuple[tuple[int, int], ...] = ()
     senders: frozenset[int] = frozenset()
 
@@ -196,6 +196,14 @@ class World:
     idle: bool = False
     without: str = ""
     budget: Budget = Budget(3)
+
+    def __str__(self) -> str:
+        keys = " and ".join(f"job of key {key}" for key in self.keys)
+        provider = "keys replayed" if self.replays else "no keys"
+        words = [keys, f"{self.consumers} consumers", f"{self.max_attempts} attempts", provider]
+        words += ["repeat"] * self.repeat + ["stops"] * self.stops
+        words += [f"{count} {name}" for name, count in self.budget._asdict().items() if count]
+        return ", ".join(words) + (f", without {self.without}" if self.without else "")
 
     @cached_property
     def policy(self) -> Policy:

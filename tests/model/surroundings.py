@@ -79,7 +79,7 @@ def receive(w: World, mail: Mail, job: int, body: int) -> tuple[Mail, str]:
     """Return what a request that arrives makes of a key, and the answer that it gets."""
     if mail.remembers is not None and w.without != "one key for all attempts":
         return mail, "ACCEPTED" if mail.remembers[0] == body else "KEY_TAKEN"
-    if mail.refuses == body:
+    if body in mail.refuses:
         return mail, "REFUSED"
     keeps_keys = w.replays and w.without != "keys at the provider"
     accepted = mail._replace(

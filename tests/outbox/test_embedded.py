@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -27,6 +28,7 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PREFIX = "outbox-test-server-"
 COMMAND = [sys.executable, "-m", "outbox.embedded"]
 
 # What a first start leaves behind, in the order in which it appears.
@@ -59,10 +61,29 @@ print(server.start() == server.start(), server.stop(), server.is_running(), serv
 @contextlib.contextmanager
 def directory_for_a_server() -> Iterator[Path]:
     """A directory that every account can enter, unlike pytest's own, in memory where there is."""
-    directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+    parent = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+    sweep(parent)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     directory.chmod(0o755)
-    yield directory
-    shutil.rmtree(directory)
+    # Locked before it has the name that a sweep looks for.
+    unnamed = parent / f".{directory.name}"
+    with unnamed.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        named = unnamed.rename(parent / f"{directory.name}.lock")
+        yield directory
+        shutil.rmtree(directory)
+        named.unlink()
+
+
+def sweep(parent: Path) -> None:
+    """Remove the servers of test runs that were killed: nobody holds their locks any more."""
+    for path in parent.glob(f"{PREFIX}*.lock"):
+        with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for data in path.with_suffix("").rglob("postgres-18/data"):
+                EmbeddedPostgres(data.parent.parent).wipe()
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            path.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -383,6 +404,17 @@ def test_the_functions_of_the_module_serve_the_shared_directory(
     assert embedded.status() == "running"
     assert embedded.stop() is True
     assert embedded.status() == "stopped"
+
+
+def test_the_server_of_a_test_run_that_was_killed_is_removed_by_the_next() -> None:
+    """A killed run can't tidy up; its lock is free, and tells so."""
+    with directory_for_a_server() as directory:
+        left = EmbeddedPostgres(directory / f"{PREFIX}killed" / "below")
+        left.start()
+        (directory / f"{PREFIX}killed.lock").touch()
+        sweep(directory)
+        assert left.is_running() is False
+        assert list(directory.iterdir()) == []
 
 
 def test_roots_server_runs_as_nobody_and_any_others_as_its_user(server: EmbeddedPostgres) -> None:

@@ -420,7 +420,7 @@ def test_throttling_halves_the_flow_and_waits(road: Road) -> None:
         road.answer(Answer(Meaning.THROTTLED, "http_429", retry_after_seconds=retry_after))
         waits.append(road.wait())
         flows.append(road.slots())
-    assert waits == [1, 0, 7, PROBE_SECONDS_MAX]
+    assert waits == [1, 1, 7, PROBE_SECONDS_MAX]
     assert flows == [25, 12, 6, 3]
     assert not road.down()
 

@@ -95,9 +95,12 @@ async def test_an_unforeseen_error_harms_its_own_job_alone(
     gateway = Trips(max_attempts=2)
     bad = enqueue("k-trips")
     good = [enqueue(f"k-{n}") for n in range(5)]
-    one = consumer(database_url, gateway, lease_seconds=0.8, heartbeat_seconds=0.2)
+    one = consumer(database_url, gateway, lease_seconds=1.2, heartbeat_seconds=0.3)
     running = asyncio.create_task(one.run(drain=True, timeout_seconds=20))
-    await aeventually(lambda: _all_done(tables, good), timeout=0.7)
+    await aeventually(lambda: _all_done(tables, good))
+    row = tables.job(bad)
+    assert row is not None
+    assert row["claim_version"] == 1, "they did not wait for the bad job's lease to run out"
     assert await running == 0
     assert tables.states()[bad] == ("dead", "max_attempts")
 

@@ -68,6 +68,22 @@ async def test_every_repeat_of_many_is_the_first_request(
     assert len(gateway.calls) == 6
 
 
+async def test_a_template_that_broke_meanwhile_keeps_no_open_request_from_its_repeat(
+    database_url: str, enqueue: Enqueue, tables: Tables, gateway: ScriptedGateway
+) -> None:
+    """What is frozen needs no template any more."""
+
+    async def break_it() -> None:
+        gateway.unrenderable.add("k")
+
+    gateway.plan("k", replace(ANSWER_LOST, during=break_it))
+    job_id = enqueue()
+    assert await drain(database_url, gateway) == 0
+    assert len({call.body for call in gateway.calls}) == 1
+    assert len(gateway.calls) == 2
+    assert tables.states() == {job_id: ("done", "delivered")}
+
+
 async def test_a_request_that_never_left_is_frozen_all_the_same(
     database_url: str, enqueue: Enqueue, gateway: ScriptedGateway
 ) -> None:

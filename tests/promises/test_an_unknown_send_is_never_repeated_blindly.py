@@ -175,8 +175,8 @@ async def test_memory_that_lapses_after_the_begin_keeps_the_call_from_starting(
     database_url: str, enqueue: Enqueue, tables: Tables
 ) -> None:
     """The last check before the first byte asks about the memory as well as about the lease."""
-    gateway = ScriptedGateway(memory_seconds=2.0)
-    slow = Step(accepts=True, before=lambda: asyncio.sleep(1.5))
+    gateway = ScriptedGateway(memory_seconds=3.0)
+    slow = Step(accepts=True, before=lambda: asyncio.sleep(2.4))
     gateway.plan("k", ANSWER_LOST, slow)
     job_id = enqueue()
     assert await drain(database_url, gateway) == 0

@@ -51,8 +51,8 @@ async def test_a_crashed_job_is_claimed_again_within_lease_and_one_full_scan(
         took = time.monotonic() - claimed
         one.stop()
         await running
-    # A full scan comes with every poll, which has some jitter; 0.4 s for a slow machine.
-    assert lease_seconds - 0.05 <= took <= lease_seconds + 2 * poll_seconds + 0.4
+    # A full scan comes with every poll, which has some jitter; 1 s for a slow machine.
+    assert lease_seconds - 0.05 <= took <= lease_seconds + 2 * poll_seconds + 1.0
     assert len(gateway.calls) == 1
 
 

@@ -127,12 +127,12 @@ async def test_no_call_starts_that_could_take_longer_than_what_is_left_of_the_le
 async def test_a_long_call_keeps_its_lease_by_heartbeats(
     database_url: str, enqueue: Enqueue, tables: Tables
 ) -> None:
-    """A call of three leases' length: one call, one claim (case-05)."""
+    """A call of two leases' length: one call, one claim (case-05)."""
     gateway = ScriptedGateway(deadline_seconds=0.1)
-    gateway.plan("k", Step(accepts=True, during=lambda: asyncio.sleep(2.0)))
+    gateway.plan("k", Step(accepts=True, during=lambda: asyncio.sleep(2.4)))
     job_id = enqueue()
     rival = ScriptedGateway()
-    settings: dict[str, Any] = {"lease_seconds": 0.7, "heartbeat_seconds": 0.15}
+    settings: dict[str, Any] = {"lease_seconds": 1.2, "heartbeat_seconds": 0.2}
     first = consumer(database_url, gateway, **settings)
     second = consumer(database_url, rival, **settings)
     working = asyncio.create_task(first.run(drain=True, timeout_seconds=20))
@@ -159,11 +159,11 @@ async def test_heartbeats_do_not_wait_for_claims_and_settlings(
         )
 
     gateway.plan("k-slow-to-settle", Step(accepts=True, during=lock_the_ledger_row))
-    gateway.plan("k-slow-call", Step(accepts=True, during=lambda: asyncio.sleep(2.0)))
-    one = consumer(database_url, gateway, lease_seconds=0.7, heartbeat_seconds=0.15)
+    gateway.plan("k-slow-call", Step(accepts=True, during=lambda: asyncio.sleep(2.4)))
+    one = consumer(database_url, gateway, lease_seconds=1.2, heartbeat_seconds=0.2)
     running = asyncio.create_task(one.run(drain=True, timeout_seconds=20))
     await aeventually(lambda: _true(len(gateway.calls) == 2))
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.8)
     await blocker.rollback()
     await blocker.close()
     assert await running == 0
@@ -178,8 +178,8 @@ async def test_heartbeats_go_on_without_the_table_of_hints(own_database_url: str
     with psycopg.connect(own_database_url) as connection:
         Outbox().enqueue(connection, TOPIC, {}, effect_key="k")
         connection.execute("ALTER TABLE outbox.consumer ADD CONSTRAINT no_more CHECK (false)")
-    gateway.plan("k", Step(accepts=True, before=lambda: asyncio.sleep(0.8)))
-    one = consumer(own_database_url, gateway, lease_seconds=0.9, heartbeat_seconds=0.1)
+    gateway.plan("k", Step(accepts=True, before=lambda: asyncio.sleep(1.5)))
+    one = consumer(own_database_url, gateway, lease_seconds=1.8, heartbeat_seconds=0.2)
     # It complains in the end, for the hints are its own; but not before the job is done.
     with pytest.raises(psycopg.errors.CheckViolation):
         await one.run()
