@@ -81,6 +81,20 @@ def host_of(url: str) -> str:
     return f"{host}{port}/{parts.get('dbname') or ''}"
 
 
+def reason(error: psycopg.Error) -> str:
+    """Return the server's or the client's first line, which holds no password."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def refused_for_good(error: psycopg.OperationalError) -> bool:
+    """Whether a server answered a connection with a no that waiting doesn't change.
+
+    libpq hands on no SQLSTATE of a refused connection, only the server's text.
+    """
+    text = str(error)
+    return "FATAL:" in text and not any(word in text for word in _PASSING_REFUSALS)
+
+
 def passing(error: psycopg.Error) -> bool:
     """Say whether an error speaks of the moment (connection, locks, shutdown) only."""
     if error.sqlstate is None:
@@ -88,6 +102,10 @@ def passing(error: psycopg.Error) -> bool:
     # "cached plan must not change result type": a migration went by; the next try plans anew.
     stale_plan = error.sqlstate == "0A000" and "cached plan" in str(error)
     return stale_plan or _PASSING.fullmatch(error.sqlstate) is not None
+
+
+#: A server that starts, stops, recovers or is full lets one in later.
+_PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "remaining connection")
 
 
 class Connection:
@@ -167,7 +185,7 @@ class Connection:
         if not passing(error):
             return error
         await self._drop()
-        return DatabaseUnavailable(f"{type(error).__name__} {error.sqlstate or ''}".strip())
+        return DatabaseUnavailable(reason(error))
 
     async def _drop(self) -> None:
         raw, self._raw, self.broken_once = self._raw, None, True

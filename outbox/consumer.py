@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from outbox import schema
 from outbox.batch import Batch
 from outbox.claim import Claims
 from outbox.clock import boot_seconds
@@ -26,6 +27,7 @@ from outbox.job import Attempt, Job
 from outbox.lane import Lane
 from outbox.lease import Leases
 from outbox.ledger import Begin, Intent, Ledger
+from outbox.legible import legible
 from outbox.outcome import REAL, Answer, JobAction, Meaning, Outcome, after_answer, not_started
 from outbox.settings import OutboxSettings
 from outbox.settle import Settled, Settlement, Settler
@@ -37,6 +39,7 @@ Result = TypeVar("Result")
 
 _BATCH_LIMIT = 200
 _RETRY_SECONDS = 0.5
+_LOGGED_CHARACTERS = 200
 #: Beyond the deadline, for the check itself: a call may use all of its deadline.
 _LEASE_MARGIN_SECONDS = 0.1
 
@@ -68,6 +71,7 @@ class Consumer:
     ) -> None:
         #: Fresh for each process start, so that a restart is never taken for what crashed.
         self.claimed_by = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
+        self._database_url = database_url
         self._gateway = gateway
         self._settings = settings
         self._connections = {
@@ -78,6 +82,7 @@ class Consumer:
         self._evidence = Evidence()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._away = False
         self._build()
 
     def _build(self) -> None:
@@ -103,10 +108,10 @@ class Consumer:
         ledger = Ledger(link["begin"], self.claimed_by, place, gateway.policy)
         settler = Settler(link["settle"], self.claimed_by)
         self._begins: Batch[Intent, Begin] = Batch(
-            _patiently(ledger.begin), limit=_BATCH_LIMIT, divisible=psycopg.Error
+            self._patiently(ledger.begin), limit=_BATCH_LIMIT, divisible=psycopg.Error
         )
         self._settles: Batch[Settlement, Settled] = Batch(
-            _patiently(settler.settle), limit=_BATCH_LIMIT, divisible=psycopg.Error
+            self._patiently(settler.settle), limit=_BATCH_LIMIT, divisible=psycopg.Error
         )
 
     # -- the story of one job ---------------------------------------------------------------------
@@ -189,7 +194,7 @@ class Consumer:
         self._lane.record(answer, job.effect_key, party, now)
         self._evidence.record(job.effect_key, real=real, now=now)
         if answer.meaning not in REAL:
-            _log.info("job %d (%s): %s", job.id, job.effect_key, answer.reason)
+            _log.info("job %d (%s): %s", job.id, job.effect_key, legible(answer.reason))
         if self._lane.paused is not None and paused is None:
             _log.error(
                 "paused: the provider refuses the account or the endpoint (%s); no job is at fault "
@@ -206,7 +211,8 @@ class Consumer:
         """Work until told to stop (or, draining, until nothing is left) and return the exit code.
 
         Raises:
-            SchemaError: the database has no outbox schema.
+            SchemaError: the database has no outbox schema, or not this code's.
+            ConfigurationError: the server refuses this database, user or password.
         """
         self._on_signals()
         services = [
@@ -238,14 +244,19 @@ class Consumer:
         self._intake.nudge()
 
     async def _loop(self, *, drain: bool) -> int:
+        checked = False
         while not self._stopping:
             try:
+                if not checked:
+                    await asyncio.to_thread(schema.check_url, self._database_url)
+                    checked = True
                 jobs = await self._intake.take(len(self._tasks))
                 if not jobs and drain and (code := await self._drained()) is not None:
                     return code
+                self._database_answers()
                 self._start(jobs or await self._intake.rest(len(self._tasks)))
             except DatabaseUnavailable as error:
-                _log.warning("database unavailable (%s); waiting for it", error)
+                self._database_away(error)
                 self._intake.after_outage()
                 await self._intake.pause(_RETRY_SECONDS + self._settings.poll_seconds)
         return 0
@@ -281,12 +292,40 @@ class Consumer:
                     for job_id in await self._leases.extend():
                         _log.warning("job %d: lease lost", job_id)
                 await self._wake.seen()
-            except (DatabaseUnavailable, psycopg.Error) as error:
-                _log.warning(
-                    "heartbeat failed (%s); no call starts that might outlive its lease",
-                    type(error).__name__,
-                )
+            except DatabaseUnavailable as error:
+                self._database_away(error)
+            except psycopg.Error as error:
+                _log.warning("the database refused a heartbeat: %s", type(error).__name__)
             await asyncio.sleep(self._settings.heartbeat_seconds)
+
+    def _patiently(
+        self, run: Callable[[Sequence[Any]], Awaitable[list[Result]]]
+    ) -> Callable[[Sequence[Any]], Coroutine[None, None, list[Result]]]:
+        """Repeat a statement for as long as the database is away: begin and settle may be."""
+
+        async def patient(items: Sequence[Any]) -> list[Result]:
+            while True:
+                try:
+                    return await run(items)
+                except DatabaseUnavailable as error:
+                    self._database_away(error)
+                    await asyncio.sleep(_RETRY_SECONDS)
+
+        return patient
+
+    def _database_away(self, error: DatabaseUnavailable) -> None:
+        if not self._away:
+            _log.warning(
+                "database unavailable (%s); waiting for it, and no call starts that might outlive "
+                "its lease",
+                error,
+            )
+        self._away = True
+
+    def _database_answers(self) -> None:
+        if self._away:
+            _log.warning("the database answers again")
+        self._away = False
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -342,22 +381,6 @@ async def _first_end(loop: asyncio.Task[int], services: Sequence[asyncio.Task[No
     return loop.result()
 
 
-def _patiently(
-    run: Callable[[Sequence[Any]], Awaitable[list[Result]]],
-) -> Callable[[Sequence[Any]], Coroutine[None, None, list[Result]]]:
-    """Repeat a statement for as long as the database is away; begin and settle may be repeated."""
-
-    async def patient(items: Sequence[Any]) -> list[Result]:
-        while True:
-            try:
-                return await run(items)
-            except DatabaseUnavailable as error:
-                _log.warning("database unavailable (%s); trying again", error)
-                await asyncio.sleep(_RETRY_SECONDS)
-
-    return patient
-
-
 def _report(job: Job, outcome: Outcome, settled: Settled) -> None:
     if not settled.claim_held:
         _log.warning(
@@ -367,5 +390,6 @@ def _report(job: Job, outcome: Outcome, settled: Settled) -> None:
             "; the acceptance is written all the same" if settled.effect_written else "",
         )
     elif outcome.job_action in {JobAction.DEAD, JobAction.HOLD}:
-        why = outcome.detail or outcome.reason
+        # The provider's words, which may hold anything.
+        why = legible((outcome.detail or outcome.reason or "")[:_LOGGED_CHARACTERS])
         _log.warning("job %d (%s): %s: %s", job.id, job.effect_key, outcome.job_action, why)

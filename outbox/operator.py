@@ -12,9 +12,8 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import class_row
 
 from outbox import statements
-from outbox.connection import host_of, libpq_url
+from outbox.connection import host_of, libpq_url, reason
 from outbox.errors import DatabaseUnavailable, OutboxError, SchemaError
-from outbox.schema import reason
 
 Row = TypeVar("Row")
 

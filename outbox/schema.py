@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox.connection import libpq_url
-from outbox.errors import DatabaseUnavailable, SchemaError
+from outbox.connection import libpq_url, reason, refused_for_good
+from outbox.errors import ConfigurationError, DatabaseUnavailable, SchemaError
 
 #: DDL waits this long for a lock, and everybody else waits behind it for as long.
 LOCK_SECONDS = 3
@@ -81,6 +81,7 @@ def check_url(url: str) -> None:
 
     Raises:
         SchemaError: see ``check``.
+        ConfigurationError: the server is there, and refuses this database, user or password.
         DatabaseUnavailable: no connection.
     """
     with _connected(url) as connection:
@@ -94,6 +95,8 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
             libpq_url(url), autocommit=True, connect_timeout=10, application_name="outbox migrate"
         )
     except psycopg.OperationalError as error:
+        if refused_for_good(error):
+            raise ConfigurationError(f"OUTBOX_DATABASE_URL: {reason(error)}") from None
         raise DatabaseUnavailable(f"can't connect to the database: {reason(error)}") from None
     # Under another level a step that has waited for its turn would not see what was done meanwhile.
     connection.isolation_level = IsolationLevel.READ_COMMITTED
@@ -105,11 +108,6 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
             raise DatabaseUnavailable(f"{reason(error)}; run it again") from error
         except psycopg.Error as error:
             raise SchemaError(f"the database refused: {reason(error)}") from error
-
-
-def reason(error: psycopg.Error) -> str:
-    """Return the server's or the client's first line, which holds no password."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _prepare(connection: psycopg.Connection[Any]) -> None:

@@ -84,7 +84,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
     """The wheel, built from a copy of the checkout so that nothing is left in it."""
     checkout, target = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__")
-    for folder in (*PACKAGES, "tests", "benchmarks"):
+    for folder in (*PACKAGES, "tests"):
         shutil.copytree(ROOT / folder, checkout / folder, ignore=ignored)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, checkout)

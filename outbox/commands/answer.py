@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outbox.commands.legible import legible, masked
+from outbox.commands.wording import masked
+from outbox.legible import legible
 
 #: Where the output is no terminal nothing is folded: a line per row for whatever reads it.
 _WIDTH_OF_A_FILE = 4000

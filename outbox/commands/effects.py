@@ -14,10 +14,10 @@ from outbox.commands.answer import (
     print_table,
     say,
 )
-from outbox.commands.legible import moment
 from outbox.commands.options import AsJson, Key, Limit, Topic, parse_key
 from outbox.commands.resolve import resolve_command
 from outbox.commands.session import operator
+from outbox.commands.wording import moment
 from outbox.errors import OutboxError
 from outbox.inspection import EffectHistory, EffectRecord, JobOfEffect, effect_history, list_effects
 from outbox.job import EffectState

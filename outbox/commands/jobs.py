@@ -17,9 +17,9 @@ from outbox.commands.answer import (
     say,
 )
 from outbox.commands.effects import effect_line
-from outbox.commands.legible import legible, moment
 from outbox.commands.options import AsJson, JobId, JobState, Limit, Topic
 from outbox.commands.session import operator
+from outbox.commands.wording import moment
 from outbox.errors import OutboxError
 from outbox.inspection import (
     JOB_STATES,
@@ -31,6 +31,7 @@ from outbox.inspection import (
     read_jobs,
     read_payload,
 )
+from outbox.legible import legible
 from outbox.operator import Operator
 
 jobs = typer.Typer(

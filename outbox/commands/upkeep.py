@@ -9,9 +9,9 @@ import typer
 
 from outbox import schema
 from outbox.commands.answer import print_json, print_table, say
-from outbox.commands.legible import duration
 from outbox.commands.options import AsJson, DryRun
 from outbox.commands.session import answering, database_url, operator
+from outbox.commands.wording import duration
 from outbox.doctor import Check, Verdict, examine
 from outbox.errors import OutboxError
 from outbox.operator import ANSWER_SECONDS, explained

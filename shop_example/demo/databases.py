@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from outbox import DatabaseUnavailable, schema
-from outbox.connection import libpq_url
+from outbox.connection import libpq_url, reason
 from shop_example.database import engine_of, with_database
 from shop_example.tables import create_tables
 
@@ -24,9 +24,7 @@ def server(url: str) -> Iterator[psycopg.Connection[Any]]:
     try:
         connection = psycopg.connect(libpq_url(url), autocommit=True, connect_timeout=10)
     except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(
-            f"can't connect to the database: {schema.reason(error)}"
-        ) from None
+        raise DatabaseUnavailable(f"can't connect to the database: {reason(error)}") from None
     with connection:
         row = connection.execute(
             "SELECT pg_try_advisory_lock(hashtextextended('outbox.demo', 0))"
@@ -47,9 +45,7 @@ def fresh(connection: psycopg.Connection[Any], url: str, name: str) -> str:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         connection.execute(f'CREATE DATABASE "{name}"')
     except psycopg.Error as error:
-        raise DatabaseUnavailable(
-            f"can't make the database {name}: {schema.reason(error)}"
-        ) from None
+        raise DatabaseUnavailable(f"can't make the database {name}: {reason(error)}") from None
     new = with_database(url, name)
     schema.migrate(new)
     engine = engine_of(new)

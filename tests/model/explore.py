@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -34,7 +35,7 @@ class Counterexample:
 
     def __str__(self) -> str:
         lines = [f"broken after {len(self.trace) - 1} steps: {self.promise}"]
-        for number, ((_, before), (action, after)) in enumerate(zip(self.trace, self.trace[1:])):
+        for number, ((_, before), (action, after)) in enumerate(pairwise(self.trace)):
             name = " ".join(str(word) for word in action)
             lines.append(f"{number + 1:>4}  {name:<24} {'; '.join(_changes(before, after))}")
         return "\n".join(lines)
@@ -111,7 +112,9 @@ class _Names:
         a, b, c, d = self._cuts
         budget, reaper = parts[-1]
         jobs, effects, consumers = tuple(parts[:a]), tuple(parts[a:b]), tuple(parts[b:c])
-        return State(jobs, effects, consumers, tuple(parts[c:d]), tuple(parts[d:-1]), budget, reaper)
+        return State(
+            jobs, effects, consumers, tuple(parts[c:d]), tuple(parts[d:-1]), budget, reaper
+        )
 
 
 @contextmanager
@@ -332,7 +335,9 @@ def _consumer(me: Consumer | None) -> str:
     said = me.decision
     if said is None:
         return f"{me.phase} (job {me.job} v{me.version})"
-    return f"settles job {me.job} v{me.version} as {said.action}, effect {said.state or 'untouched'}"
+    return (
+        f"settles job {me.job} v{me.version} as {said.action}, effect {said.state or 'untouched'}"
+    )
 
 
 #: Small enough for every test run; together they meet every kind of step.
@@ -343,12 +348,14 @@ SMALL = (
     World((0, 0), 2, replays=True, budget=Budget(1, ticks=1)),
     World((0, 0), 2, replays=True, budget=Budget(1, people=1, lost_commits=1)),
     World((0, 0), 2, replays=False, repeat=True, budget=Budget(1, people=1)),
+    World((0, 0), 2, replays=False, expires=True, budget=Budget(1)),
     World((0, 1), 3, replays=True, budget=Budget(1)),
     World((0,), 3, replays=True, stops=True, budget=Budget(1, ticks=3, people=1)),
     World((0,), 3, replays=False, stops=True, budget=Budget(2, people=2)),
+    World((0,), 2, replays=True, expires=True, budget=Budget(2, people=1)),
     World((0,), 2, max_attempts=2, replays=True, budget=Budget(3)),
 )
-#: Two jobs of one key and of two, three consumers, three attempts, and faults enough to reach the cap.
+#: Two jobs of one key or two, three consumers, three attempts, and faults enough to reach the cap.
 LARGE = (
     World((0, 0), 3, replays=True, budget=Budget(3)),
     World((0, 0), 3, replays=False, budget=Budget(4)),
@@ -376,14 +383,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for sabotage in SABOTAGES:
             found = Explorer(sabotage.world, sabotage.promises).run().counterexample
             failed += found is None or found.promise != sabotage.promise
-            print(f"without {sabotage.world.without}, {found}\n", flush=True)
+            _say(f"without {sabotage.world.without}, {found}\n")
         return int(failed > 0)
     for world in SMALL if given.small else LARGE:
-        print(world, flush=True)
+        _say(str(world))
         result = Explorer(world).run()
         failed += result.counterexample is not None
-        print(f"    {result}\n{result.counterexample or '    every promise holds'}", flush=True)
+        _say(f"    {result}\n{result.counterexample or '    every promise holds'}")
     return int(failed > 0)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A shipped ``Consumer`` in a seat: its own story of one job, with a provider that obeys the trace."""
+"""A shipped ``Consumer`` in a seat: its own story of one job, and a provider that obeys the trace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ObedientProvider:
         self.key = ""
         self.body_hash = b""
 
-    def policy(self, topic: str) -> Policy:
+    def policy(self, _topic: str) -> Policy:
         return self._policy
 
     async def render(self, job: Job) -> Request:
@@ -91,9 +91,7 @@ class Process:
         with mock.patch.object(
             outbox.consumer, "Connection", lambda url, name: HeldConnection(real, self.seat)
         ):
-            self._consumer = Consumer(
-                "postgresql://", self.provider, SETTINGS, concurrency=1
-            )
+            self._consumer = Consumer("postgresql://", self.provider, SETTINGS, concurrency=1)
         parts: Any = self._consumer
         parts._evidence = OwnFault()
         self.claims: Claims = parts._intake._claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.model.spec import holds, owns
-from tests.model.state import GONE, Action, Consumer, Effect, Job, State, World
+from tests.model.state import GONE, Action, Consumer, Effect, State, World
 
 #: Each says whether a state, or a step, breaks a promise.
 OfState = Callable[[World, State], bool]
@@ -165,7 +165,7 @@ def _actor(s: State, action: Action) -> Consumer | None:
 #: Steps that no consumer takes.
 AROUND = frozenset(
     {
-        "promote", "release", "lapse", "tick", "arrive_late", "forget", "cancel", "retry", "resolve",
+        "promote", "release", "lapse", "expire", "tick", "arrive_late", "forget", "cancel", "retry", "resolve",
         "reaper_looks", "reaper_frees",
     }
 )  # fmt: skip

@@ -1,10 +1,10 @@
 """Replays traces of the model on the shipped code and a real PostgreSQL, step by step.
 
-The processes are shipped consumers (``process``) whose own story of a job runs as it ships. Only its
-edges are held: each statement waits until the trace says that it runs, and then until the trace says
-whether its answer arrives; the provider answers what the trace says. Leases run out and time passes
-in the database, by SQL, and on the consumers' clock. After each step the tables are read, and must
-say what the model says.
+The processes are shipped consumers (``process``) whose own story of a job runs as it ships. Only
+its edges are held: each statement waits until the trace says that it runs, and then until the trace
+says whether its answer arrives; the provider answers what the trace says. Leases run out and time
+passes in the database, by SQL, and on the consumers' clock. After each step the tables are read,
+and must say what the model says.
 """
 
 from __future__ import annotations
@@ -29,17 +29,29 @@ from outbox.retry import Permission, retry
 from tests.model.process import CALL, LEASE_SECONDS, TOPIC, Process
 from tests.model.seat import Disagreement
 from tests.model.spec import holds
-from tests.model.state import GONE, LAPSED, TICK_SECONDS, Action, Decision, Effect, Job, State, World
+from tests.model.state import (
+    GONE,
+    LAPSED,
+    TICK_SECONDS,
+    Action,
+    Decision,
+    Effect,
+    Job,
+    State,
+    World,
+)
 from tests.model.surroundings import receive
 
 Trace = Sequence[tuple[Action, State]]
 
 JOBS = """
 SELECT id, claim_version, claimed_by, attempts, waiting, lease_until IS NOT NULL,
-    coalesce(lease_until > clock_timestamp(), false), NULL, NULL
+    coalesce(lease_until > clock_timestamp(), false), NULL, NULL,
+    coalesce(expires_at <= clock_timestamp(), false)
 FROM outbox.job
 UNION ALL
-SELECT id, claim_version, NULL, attempts, NULL, false, false, ended_as, reason
+SELECT id, claim_version, NULL, attempts, NULL, false, false, ended_as, reason,
+    coalesce(expires_at <= clock_timestamp(), false)
 FROM outbox.ended_job
 """
 EFFECTS = """
@@ -55,6 +67,7 @@ SET open_since = open_since - %(passed)s, last_attempt_at = last_attempt_at - %(
 """
 LAPSE = "UPDATE outbox.job SET lease_until = clock_timestamp() - interval '1 s' WHERE id = %s"
 DUE = "UPDATE outbox.job SET available_at = clock_timestamp() WHERE id = %s AND waiting = 'backoff'"
+EXPIRE = "UPDATE outbox.job SET expires_at = clock_timestamp() WHERE id = %s"
 UNCLAIM = """
 UPDATE outbox.job
 SET claim_version = claim_version - 1, attempts = attempts - 1,
@@ -106,7 +119,9 @@ class Bench:
         self.passed_seconds = 0.0
         history = Replay(self, w)
         try:
-            for number, ((_, before), (action, after)) in enumerate(zip(trace, trace[1:], strict=False)):
+            for number, ((_, before), (action, after)) in enumerate(
+                zip(trace, trace[1:], strict=False)
+            ):
                 await self._step(history, action, before, after, trace[: number + 2])
         finally:
             await history.close()
@@ -278,6 +293,9 @@ class Replay:
             if process.job is not None and process.job.id == self._ids[j]:
                 await process.leases.extend()
 
+    async def _do_expire(self, j: int) -> None:
+        self._bench.sql.execute(EXPIRE, [self._ids[j]])
+
     async def _do_tick(self) -> None:
         self._bench.sql.execute(OLDER, {"passed": timedelta(seconds=TICK_SECONDS)})
         self._bench.passed_seconds += TICK_SECONDS
@@ -364,11 +382,20 @@ class Replay:
     def _jobs(self, s: State) -> tuple[Job, ...]:
         names = {process.name: c for c, process in enumerate(self._processes)}
         found = {}
-        for id_, version, name, attempts, waiting, claimed, holds_, ended, reason in (
-            self._bench.sql.execute(JOBS)
-        ):
+        for (
+            id_,
+            version,
+            name,
+            attempts,
+            waiting,
+            claimed,
+            holds_,
+            ended,
+            reason,
+            expired,
+        ) in self._bench.sql.execute(JOBS):
             place = ended or waiting or ("claimed" if claimed else "ready")
-            job = Job(place, version, names.get(name, GONE), holds_, attempts, reason)
+            job = Job(place, version, names.get(name, GONE), holds_, attempts, reason, expired)
             found[id_] = _known_holder(s, self._ids.index(id_), job)
         return tuple(
             found.get(id_, Job("done", s.jobs[j].version)) for j, id_ in enumerate(self._ids)
@@ -376,9 +403,18 @@ class Replay:
 
     def _effects(self, s: State) -> tuple[Effect | None, ...]:
         found = {}
-        for name, job, version, sent, open_seconds, sole, state, frozen, detail, hash_ in (
-            self._bench.sql.execute(EFFECTS)
-        ):
+        for (
+            name,
+            job,
+            version,
+            sent,
+            open_seconds,
+            sole,
+            state,
+            frozen,
+            detail,
+            hash_,
+        ) in self._bench.sql.execute(EFFECTS):
             key = int(name.removeprefix("key-"))
             age = None if open_seconds is None else min(int(open_seconds / TICK_SECONDS), LAPSED)
             expected = s.effects[key]

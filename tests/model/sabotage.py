@@ -75,8 +75,6 @@ SABOTAGES = (
     Sabotage(_two_jobs("open hold", Budget(2)), "held while something is open"),
     # Nobody but a claim takes a lapsed lease; a reaper of its own would be written like this.
     Sabotage(_one_job("recheck by the reaper", Budget(2)), _HELD, on_code=False),
-    Sabotage(
-        _one_job("one key for all attempts", Budget(2), replays=True), _TWICE, on_code=False
-    ),
+    Sabotage(_one_job("one key for all attempts", Budget(2), replays=True), _TWICE, on_code=False),
     Sabotage(_one_job("keys at the provider", Budget(2), replays=True), _TWICE, on_code=False),
 )

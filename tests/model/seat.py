@@ -36,7 +36,7 @@ class Seat:
 
     # -- for the process ---------------------------------------------------------------------------
 
-    async def order(self, point: str) -> Any:  # noqa: ANN401 - what comes is told by the trace
+    async def order(self, point: str) -> Any:
         """Arrive at a point, and return what the trace orders there."""
         self._at.set_result(point)
         return await self._orders.get()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.model import surroundings, tables
-from tests.model.state import GONE, LAPSED, LIVE, Action, Consumer, Effect, Job, State, World
+from tests.model.state import LAPSED, LIVE, Action, Consumer, Effect, Job, State, World
 
 Step = tuple[Action, State]
 
@@ -44,10 +44,13 @@ def _claims(w: World, s: State, c: int) -> Iterator[Step]:
     for j, job in enumerate(s.jobs):
         if job.place == "ready" or (job.place == "claimed" and not job.holds):
             name = "claim" if job.place == "ready" else "claim_crashed"
-            new = Job("claimed", job.version + 1, c, holds=True, attempts=job.attempts + 1)
-            claimed = s.with_job(j, new)
-            over_the_cap = new.attempts > w.policy.max_attempts
-            me = Consumer(j, new.version, new.attempts, "read" if over_the_cap else "begin")
+            version, attempts = job.version + 1, job.attempts + 1
+            claimed = s.with_job(
+                j, Job("claimed", version, c, holds=True, attempts=attempts, expired=job.expired)
+            )
+            asks_only = job.expired or attempts > w.policy.max_attempts
+            phase = "read" if asks_only else "begin"
+            me = Consumer(j, version, attempts, phase, expired=job.expired)
             yield (name, c, j), claimed.with_consumer(c, me)
             if s.budget.faults:
                 yield (f"{name}_lost", c, j), claimed.with_consumer(c, None).fault(w.keys[j])
@@ -102,7 +105,8 @@ def _reopen(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
         begun = me._replace(phase="begun", sent=new.sent, body=new.body)
         yield ("reopen", c), written.with_consumer(c, begun)
         if s.budget.faults:
-            again = Consumer(me.job, me.version, me.attempts, "begin")
+            phase = "read" if me.expired else "begin"
+            again = Consumer(me.job, me.version, me.attempts, phase, expired=me.expired)
             yield ("reopen_lost", c), written.with_consumer(c, again).fault(key)
 
 
@@ -213,7 +217,7 @@ def _settle(w: World, s: State, c: int, me: Consumer) -> State:
         place = PLACES.get(action, action)
         attempts = job.attempts - (said.refund or moved_on)
         reason = None if place in LIVE else said.reason
-        job = Job(place, job.version, attempts=attempts, reason=reason)
+        job = Job(place, job.version, attempts=attempts, reason=reason, expired=job.expired)
         if place == "done":
             job = Job("done", job.version)
     return s.with_job(me.job, job).with_effect(key, effect)
@@ -246,5 +250,5 @@ def _interrupted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     if s.budget.lost_commits and fresh and (effect is None or effect.version < me.version):
         # To a standby that never got the commit of this claim; its holder goes on believing in it.
         budget = s.budget._replace(lost_commits=s.budget.lost_commits - 1)
-        unclaimed = Job("ready", job.version - 1, attempts=job.attempts - 1)
+        unclaimed = Job(version=job.version - 1, attempts=job.attempts - 1, expired=job.expired)
         yield ("fail_over", c), s.with_job(me.job, unclaimed)._replace(budget=budget)

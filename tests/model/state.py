@@ -35,6 +35,7 @@ class Job(NamedTuple):
     holds: bool = False
     attempts: int = 0
     reason: str | None = None
+    expired: bool = False
 
 
 class Effect(NamedTuple):
@@ -82,6 +83,7 @@ class Consumer(NamedTuple):
     age: int | None = None
     body: int = 0
     unreadable: bool = False
+    expired: bool = False
     decision: Decision | None = None
 
 
@@ -183,7 +185,7 @@ def _put(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
 class World:
     """One configuration. ``keys`` names each job's effect, ``without`` what is sabotaged.
 
-    ``stops``: a process may be stopped between its last check and its first byte. ``idle``: also
+    ``expires``: jobs may pass their expires_at. ``stops``: a process may be stopped between its last check and its first byte. ``idle``: also
     the steps that change nothing (for the replay on the real code).
     """
 
@@ -192,6 +194,7 @@ class World:
     max_attempts: int = 3
     replays: bool = True
     repeat: bool = False
+    expires: bool = False
     stops: bool = False
     idle: bool = False
     without: str = ""
@@ -201,7 +204,7 @@ class World:
         keys = " and ".join(f"job of key {key}" for key in self.keys)
         provider = "keys replayed" if self.replays else "no keys"
         words = [keys, f"{self.consumers} consumers", f"{self.max_attempts} attempts", provider]
-        words += ["repeat"] * self.repeat + ["stops"] * self.stops
+        words += ["repeat"] * self.repeat + ["stops"] * self.stops + ["expires"] * self.expires
         words += [f"{count} {name}" for name, count in self.budget._asdict().items() if count]
         return ", ".join(words) + (f", without {self.without}" if self.without else "")
 

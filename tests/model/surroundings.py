@@ -41,6 +41,8 @@ def time_passes(w: World, s: State, j: int, job: Job) -> Iterator[Step]:
         doubt = begun and effect is not None and effect.age is not None
         lapsed = s.with_job(j, job._replace(holds=False)).note(key, doubt=doubt or None)
         yield ("lapse", j), lapsed if job.by == GONE else lapsed.fault(key)
+    if w.expires and job.place in LIVE and not job.expired:
+        yield ("expire", j), s.with_job(j, job._replace(expired=True))
     if w.without == "recheck by the reaper" and job.place == "claimed":
         if not job.holds and s.reaper is None:
             yield ("reaper_looks", j), s._replace(reaper=j)
@@ -137,16 +139,14 @@ def _cancel(w: World, s: State, j: int, job: Job) -> State:
     sent = effect is not None and (effect.state in {"delivered", "held"} or effect.age is not None)
     if (job.holds or sent) and w.without != "check before a cancel":
         return s
-    return s.with_job(
-        j, Job("cancelled", job.version, attempts=job.attempts, reason="by_person")
-    )
+    return s.with_job(j, _ended(job, "cancelled", "by_person"))
 
 
 def _retry(w: World, s: State, j: int, job: Job, *, send_again: bool) -> State:
     """retry_jobs."""
     key = w.keys[j]
     effect = s.effects[key]
-    if job.place in {"done", "duplicate"}:
+    if job.place in {"done", "duplicate"} or job.expired:
         return s
     after = s.with_job(j, Job("ready", job.version))
     if effect is None:
@@ -155,9 +155,7 @@ def _retry(w: World, s: State, j: int, job: Job, *, send_again: bool) -> State:
     if effect.state in {"delivered", "held"} or (doubtful and not send_again):
         return s
     if effect.state in {"rejected", "given_up"}:
-        anew = effect._replace(
-            state="open", age=None, sole=False, frozen=False, unreadable=False
-        )
+        anew = effect._replace(state="open", age=None, sole=False, frozen=False, unreadable=False)
         after = after.with_effect(key, anew).note(key, faults=1)
     return after.note(key, excuses=1, doubt=False) if doubtful else after
 
@@ -190,7 +188,9 @@ def _resolved(job: Job, how: str, *, itself: bool) -> Job:
     if how == "send_again":
         return Job("ready", job.version)
     if how == "give_up":
-        return Job("dead", job.version, attempts=job.attempts, reason="given_up")
-    if itself:
-        return Job("done", job.version)
-    return Job("duplicate", job.version, attempts=job.attempts, reason="delivered")
+        return _ended(job, "dead", "given_up")
+    return Job("done", job.version) if itself else _ended(job, "duplicate", "delivered")
+
+
+def _ended(job: Job, place: str, reason: str) -> Job:
+    return job._replace(place=place, by=GONE, holds=False, reason=reason)

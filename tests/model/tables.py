@@ -112,7 +112,7 @@ def _job(me: Consumer) -> shipped.Job:
         claimed_by="consumer",
         attempts=me.attempts,
         max_attempts=None,
-        expired=False,
+        expired=me.expired,
     )
 
 

@@ -30,7 +30,7 @@ ALL_KINDS = (
     World((0, 0), 2, replays=False, budget=Budget(1, people=1)),
     World((0,), 2, replays=True, stops=True, budget=Budget(1, ticks=2, people=1)),
     World((0,), 2, replays=True, budget=Budget(1, lost_commits=1)),
-    World((0,), 2, replays=True, budget=Budget(2)),
+    World((0,), 2, replays=True, expires=True, budget=Budget(2)),
 )
 
 
@@ -53,8 +53,10 @@ def test_a_missing_guard_is_found_with_the_shortest_trace(
     found = Explorer(sabotage.world, sabotage.promises).run().counterexample
 
     assert found is not None
-    print(found)
-    assert f"broken after {len(found.trace) - 1} steps: {sabotage.promise}" in capsys.readouterr().out
+    lines = str(found).splitlines()
+    assert (
+        f"broken after {len(found.trace) - 1} steps: {sabotage.promise}" in capsys.readouterr().out
+    )
 
 
 def test_a_trace_leads_from_the_start_to_the_broken_promise_one_step_at_a_time() -> None:

@@ -7,20 +7,33 @@ from random import Random
 from tests.model.spec import steps
 from tests.model.state import Action, Budget, State, World
 
-BUDGET = Budget(faults=8, ticks=3, people=4, lost_commits=1)
+BUDGET = Budget(faults=6, ticks=3, people=4, lost_commits=1)
 WORLDS = tuple(
-    World(keys=keys, max_attempts=attempts, stops=True, idle=True, budget=BUDGET, **provider)
+    World(
+        keys=keys,
+        max_attempts=attempts,
+        stops=True,
+        expires=True,
+        idle=True,
+        budget=BUDGET,
+        **provider,
+    )
     for keys in ((0, 0), (0, 1), (0,), (0, 0, 1))
     for provider in ({"replays": True}, {"replays": False}, {"replays": False, "repeat": True})
     for attempts in (2, 3)
 )
 STEPS = 30
-#: How likely a kind of step is drawn, against 2 for a fault.
+#: The kind of all steps that change nothing: heartbeats, and decisions that come too late.
+NOTHING = ""
+#: How likely a kind of step is drawn, against 1 for a fault or a person's decision.
 WEIGHTS = {
     **dict.fromkeys(("claim", "begin", "read", "reopen", "leave", "arrive"), 12),
     **dict.fromkeys(("deliver", "lose", "settle", "promote", "claim_crashed"), 8),
-    **dict.fromkeys(("release", "leave_after_stop", "check_fails"), 6),
-    **dict.fromkeys(("claim_lost", "claim_crashed_lost", "cancel", "retry", "heartbeat", "tick"), 1),
+    **dict.fromkeys(("release", "leave_after_stop", "check_fails", "forget", "unreached"), 6),
+    **dict.fromkeys(("lapse", "crash", "refuse", "throttle", "deliver_unreadable"), 2),
+    **dict.fromkeys(("cancel", "expire", "claim_lost", "claim_crashed_lost"), 0.5),
+    "tick": 0.5,
+    NOTHING: 1,
 }
 
 
@@ -31,9 +44,10 @@ def random_trace(seed: int, length: int = STEPS) -> tuple[World, list[tuple[Acti
     trace: list[tuple[Action, State]] = [((), w.start())]
     for _ in range(length):
         kinds: dict[str, list[tuple[Action, State]]] = {}
-        for step in steps(w, trace[-1][1]):
-            kinds.setdefault(str(step[0][0]), []).append(step)
+        for action, after in steps(w, trace[-1][1]):
+            kind = str(action[0]) if after != trace[-1][1] else NOTHING
+            kinds.setdefault(kind, []).append((action, after))
         names = sorted(kinds)
-        (name,) = dice.choices(names, [WEIGHTS.get(name, 3) for name in names])
+        (name,) = dice.choices(names, [WEIGHTS.get(name, 1) for name in names])
         trace.append(dice.choice(kinds[name]))
     return w, trace

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from outbox.errors import LeaseLost
-from outbox.job import Attempt, EffectState, Job
+from outbox.job import Attempt, EffectState, Job, Request
+from outbox.ledger import Intent
 from outbox.outcome import JobAction, Outcome
 from outbox.settle import Settlement
 from tests.promises.by_hand import ByHand, older
@@ -262,16 +263,34 @@ async def test_begin_tells_the_stale_from_the_fresh_in_one_batch(
     assert tables.effect("k") == before
 
 
+@pytest.mark.parametrize("stale", ["old version", "another consumer", "lease is over"])
 async def test_a_further_try_is_begun_by_the_holder_of_the_claim_alone(
-    taken_over: Job, tables: Tables, by_hand: ByHand, other: ByHand
+    taken_over: Job, tables: Tables, by_hand: ByHand, other: ByHand, stale: str
 ) -> None:
-    """The ledger's row exists already: reopening it is fenced as the first try was."""
-    before = tables.everything()
-    assert not isinstance(await by_hand.begin(older(taken_over)), Attempt)
-    assert not isinstance(await by_hand.begin(taken_over), Attempt)
-    assert tables.everything() == before
+    """The ledger's row is there already, and has been read: to reopen it is fenced once more."""
     current = replace(taken_over, claim_version=taken_over.claim_version + 1)
-    assert (await other.begun(current)).requests_sent == 2
+    who, job = other, current
+    if stale == "old version":
+        await other.begun(current)
+        who, job = by_hand, taken_over
+    elif stale == "another consumer":
+        who = by_hand
+    else:
+        tables.expire_leases()
+    before = tables.everything()
+    (begun,) = await who.ledger.begin([_asking_only_for_a_further_try(job)])
+    assert isinstance(begun, LeaseLost)
+    assert tables.everything() == before
+
+
+async def test_a_further_try_is_begun_by_the_holder_of_the_claim(
+    taken_over: Job, other: ByHand
+) -> None:
+    """The same words from the right one: begun."""
+    current = replace(taken_over, claim_version=taken_over.claim_version + 1)
+    (begun,) = await other.ledger.begin([_asking_only_for_a_further_try(current)])
+    assert isinstance(begun, Attempt)
+    assert begun.requests_sent == 2
 
 
 async def test_two_who_read_the_same_effect_begin_one_further_try(
@@ -428,6 +447,11 @@ async def test_a_lease_is_counted_from_the_claim_not_from_its_transactions_start
         assert row["seconds"] >= 0.95
         # The holder counts from before the round trip: earlier than the database, never later.
         assert not one.leases.allows(job, 0.5)
+
+
+def _asking_only_for_a_further_try(job: Job) -> Intent:
+    """An intent that leaves out the first statement, which would find the lost claim before."""
+    return Intent(job, Request(job.effect_key, b"body"), may_insert=False)
 
 
 async def _claim_all(one: ByHand) -> list[Job]:

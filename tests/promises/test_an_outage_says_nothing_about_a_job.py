@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from outbox import Outbox
+from outbox.evidence import Evidence
 from outbox.outcome import Meaning
 from tests.promises.conftest import Tables
 from tests.promises.scripted import (
@@ -197,9 +198,10 @@ async def test_refusals_of_single_jobs_between_good_ones_pause_nothing(
 
 
 async def test_a_failure_is_the_jobs_own_while_others_are_answered(
-    database_url: str, enqueue: Enqueue, tables: Tables
+    database_url: str, enqueue: Enqueue, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other side of the promise: what is no outage does spend its attempts."""
+    monkeypatch.setattr("outbox.consumer.Evidence", Evidence)
     gateway = ScriptedGateway(max_attempts=3)
     bad = enqueue("k-bad")
     gateway.plan("k-bad", *[replace(FAILS, during=lambda: asyncio.sleep(0.03))] * 50)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox.commands.answer import as_json
-from outbox.commands.legible import duration, legible, masked, moment
 from outbox.commands.options import parse_moment
+from outbox.commands.wording import duration, masked, moment
+from outbox.legible import legible
 
 
 @given(st.text(st.characters()))

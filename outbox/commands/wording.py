@@ -1,19 +1,11 @@
-"""Foreign text on a terminal: control characters are shown, not obeyed; addresses are masked."""
+"""What people read: addresses masked, moments and spans of time in few characters."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from datetime import UTC, datetime
 
 _ADDRESS = re.compile(r"""[^\s@<>()\[\]"',;:=]+(?:@|%40)[^\s@<>()\[\]"',;:]+""")
-#: Control, format (bidirectional overrides, joiners), surrogates, private, unassigned; line ends.
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
-
-def legible(text: str) -> str:
-    """Return a text with every character shown that a terminal would obey or hide."""
-    return "".join(_shown(c) if unicodedata.category(c) in _UNSEEN else c for c in text)
 
 
 def masked(text: str) -> str:
@@ -37,7 +29,3 @@ def duration(seconds: float | None) -> str:
             parts.append(f"{left // size}{unit}")
             left %= size
     return " ".join(parts[:2])
-
-
-def _shown(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,105 @@
+"""Processes of ours that work when they are told to, and say what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection as Link
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+#: Longer than any round of a full run takes.
+ANSWER_SECONDS_MAX = 3600.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Worker:
+    """One process, which runs ``target(link, *arguments)``; it must first send ``"ready"``."""
+
+    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
+        self.link, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=target, args=(theirs, *arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+        assert self.receive() == "ready"
+
+    def tell(self, message: object) -> None:
+        """Send it something to do."""
+        self.link.send(message)
+
+    def receive(self) -> Any:
+        """Wait for what it says next."""
+        if not self.link.poll(ANSWER_SECONDS_MAX):
+            raise TimeoutError("a process of this benchmark says nothing any more")
+        return self.link.recv()
+
+    def end(self) -> None:
+        """Make it end: it is told by the closed link, and killed if that is not enough."""
+        self.link.close()
+        self._process.join(10)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+@contextmanager
+def crew(target: Callable[..., None], *each: Sequence[object]) -> Iterator[list[Worker]]:
+    """One worker for each list of arguments."""
+    workers: list[Worker] = []
+    try:
+        for arguments in each:
+            workers.append(Worker(target, *arguments))  # noqa: PERF401 -- those started must end
+        yield workers
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def together(workers: Sequence[Worker], message: object) -> list[Any]:
+    """Tell all of them the same, and wait for all."""
+    for worker in workers:
+        worker.tell(message)
+    return [worker.receive() for worker in workers]
+
+
+def messages(link: Link) -> Iterator[Any]:
+    """What a worker is told, until its parent has gone."""
+    link.send("ready")
+    while True:
+        try:
+            yield link.recv()
+        except EOFError:
+            return
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run on the loop that the consumer's own command would take."""
+    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(main)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def cpu_seconds() -> float:
+    """What this process has used so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process has held (Linux counts in KiB, macOS in bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

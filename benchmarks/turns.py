@@ -1,0 +1,19 @@
+"""Taking turns: every contender of a comparison once a round, so that noise meets all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+#: Measures once; returns the figure.
+Contender = Callable[[], float]
+
+
+def in_turns(contenders: Mapping[str, Contender], rounds: int) -> dict[str, list[float]]:
+    """Run all contenders ``rounds`` times, beginning with another one each round."""
+    names = list(contenders)
+    values: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            values[name].append(contenders[name]())
+    return values
