@@ -53,6 +53,12 @@ WITH outcome AS (
             )
         FOR NO KEY UPDATE
     ) AS locked
+), chosen AS (
+    -- Jobs of one key may be settled in one batch: an acceptance goes before all else.
+    SELECT DISTINCT ON (outcome.effect_key) outcome.*
+    FROM target
+    JOIN outcome ON outcome.job_id = target.job_id
+    ORDER BY outcome.effect_key, outcome.effect_state = 'delivered' DESC, outcome.job_id
 ), written AS (
     UPDATE outbox.effect
     SET state = outcome.effect_state,
@@ -68,10 +74,9 @@ WITH outcome AS (
             WHEN outcome.effect_state NOT IN ('open', 'held') THEN clock_timestamp()
         END,
         detail = coalesce(outcome.detail, outcome.reason)
-    FROM target
-    JOIN outcome USING (job_id)
-    WHERE effect.effect_key = target.effect_key
-    RETURNING target.job_id
+    FROM chosen AS outcome
+    WHERE effect.effect_key = outcome.effect_key
+    RETURNING outcome.job_id
 ), decided AS MATERIALIZED (
     SELECT
         claim.id, outcome.reason, outcome.detail, outcome.delay_seconds,

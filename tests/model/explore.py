@@ -355,7 +355,7 @@ SMALL = (
     World((0,), 2, replays=True, expires=True, budget=Budget(2, people=1)),
     World((0,), 2, max_attempts=2, replays=True, budget=Budget(3)),
 )
-#: Two jobs of one key or two, three consumers, three attempts, and faults enough to reach the cap.
+#: Two jobs of one key or two, three consumers, three attempts, faults enough to reach the cap.
 LARGE = (
     World((0, 0), 3, replays=True, budget=Budget(3)),
     World((0, 0), 3, replays=False, budget=Budget(4)),
@@ -371,7 +371,7 @@ LARGE = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Explore as the command line says; 1 when a promise is broken, or a sabotage goes unnoticed."""
+    """Explore as the command line says; 1 when a promise is broken or a sabotage unnoticed."""
     from tests.model.sabotage import SABOTAGES
 
     parser = argparse.ArgumentParser(prog="python -m tests.model.explore", description=__doc__)

@@ -1,4 +1,4 @@
-"""A shipped ``Consumer`` in a seat: its own story of one job, and a provider that obeys the trace."""
+"""A shipped ``Consumer`` in a seat: its own story of one job, with an obedient provider."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from unittest import mock
 
 import outbox.consumer
 from outbox.claim import Claims
-from outbox.connection import Connection
 from outbox.consumer import Consumer
 from outbox.errors import DatabaseUnavailable
 from outbox.job import Job, Request
 from outbox.lease import Leases
 from outbox.outcome import Answer, Meaning, Policy
 from outbox.settings import OutboxSettings
-from tests.model.seat import END, HeldConnection, Seat
+from tests.model.seat import END, HeldConnection, Line, Seat
 from tests.model.state import DEADLINE_SECONDS, World
 
 TOPIC = "email.order_confirmation"
@@ -39,7 +38,7 @@ class ObedientProvider:
         self.key = ""
         self.body_hash = b""
 
-    def policy(self, _topic: str) -> Policy:
+    def policy(self, topic: str) -> Policy:  # noqa: ARG002 - one for all
         return self._policy
 
     async def render(self, job: Job) -> Request:
@@ -51,7 +50,7 @@ class ObedientProvider:
         wire_key: str,
         body: bytes | None,
         *,
-        deadline_seconds: float,
+        deadline_seconds: float,  # noqa: ARG002 - it ends when the trace says so
         may_start: Callable[[], bool],
     ) -> Answer:
         self.key, self.body_hash = wire_key, hashlib.sha256(body or b"").digest()
@@ -78,19 +77,18 @@ class OwnFault:
     def record(self, effect_key: str, *, real: bool, now: float) -> None:
         """Nothing to remember."""
 
-    async def own_fault(self, effect_key: str, started: float, *, others: bool) -> bool:
+    async def own_fault(self, *_: object, **__: object) -> bool:
         return True
 
 
 class Process:
     """One consumer process, until it crashes."""
 
-    def __init__(self, w: World, real: Connection) -> None:
+    def __init__(self, w: World, line: Line) -> None:
         self.seat = Seat()
         self.provider = ObedientProvider(w, self.seat)
-        with mock.patch.object(
-            outbox.consumer, "Connection", lambda url, name: HeldConnection(real, self.seat)
-        ):
+        held = HeldConnection(line, self.seat)
+        with mock.patch.object(outbox.consumer, "Connection", return_value=held):
             self._consumer = Consumer("postgresql://", self.provider, SETTINGS, concurrency=1)
         parts: Any = self._consumer
         parts._evidence = OwnFault()

@@ -35,14 +35,14 @@ def _sent_though_ended(w: World, s: State) -> bool:
 
 def _delivered_but_not_accepted(w: World, s: State) -> bool:
     for effect, mail, seen in zip(s.effects, s.mails, s.witnesses, strict=True):
-        if effect is not None and effect.state == "delivered":
-            if not (mail.accepted or seen.vouched):
-                return True
+        delivered = effect is not None and effect.state == "delivered"
+        if delivered and not (mail.accepted or seen.vouched):
+            return True
     return False
 
 
 def _job_unaccounted(w: World, s: State) -> bool:
-    """A job without a row is known by the delivered effect that names it, a duplicate by another."""
+    """A job without a row is known by the delivered effect that names it, no other job is."""
     for j, job in enumerate(s.jobs):
         if job.place in {"done", "duplicate"}:
             effect = s.effects[w.keys[j]]
@@ -165,8 +165,8 @@ def _actor(s: State, action: Action) -> Consumer | None:
 #: Steps that no consumer takes.
 AROUND = frozenset(
     {
-        "promote", "release", "lapse", "expire", "tick", "arrive_late", "forget", "cancel", "retry", "resolve",
-        "reaper_looks", "reaper_frees",
+        "promote", "release", "lapse", "expire", "tick", "arrive_late", "forget",
+        "cancel", "retry", "resolve", "reaper_looks", "reaper_frees",
     }
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -27,13 +28,14 @@ from outbox.outcome import UNREADABLE
 from outbox.resolve import Resolution, resolve
 from outbox.retry import Permission, retry
 from tests.model.process import CALL, LEASE_SECONDS, TOPIC, Process
-from tests.model.seat import Disagreement
+from tests.model.seat import Disagreement, Line
 from tests.model.spec import holds
 from tests.model.state import (
     GONE,
     LAPSED,
     TICK_SECONDS,
     Action,
+    Consumer,
     Decision,
     Effect,
     Job,
@@ -79,10 +81,10 @@ WHERE id = %s
 class Bench:
     """A database, and what is needed to replay traces on it one after the other."""
 
-    def __init__(self, url: str, real: Connection, connections: list[psycopg.Connection]) -> None:
-        self.real = real
-        self.sql, self.locks, people = connections
-        self.operator = Operator(people)
+    def __init__(self, real: Connection, connections: list[psycopg.Connection]) -> None:
+        self.line = Line(real)
+        self.sql, self.locks, people, people_beside = connections
+        self.operator, self.operator_beside = Operator(people), Operator(people_beside)
         self.passed_seconds = 0.0
 
     @classmethod
@@ -91,10 +93,10 @@ class Bench:
         """Connect; the clock of the shipped consumers runs ahead by the ticks that have passed."""
         with ExitStack() as stack:
             connections = [
-                stack.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3)
+                stack.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(4)
             ]
             async with Connection(url, "model") as real:
-                bench = cls(url, real, connections)
+                bench = cls(real, connections)
                 for module in ("consumer", "ledger", "lease", "claim"):
                     stack.enter_context(
                         mock.patch(f"outbox.{module}.boot_seconds", bench._boot_seconds)
@@ -113,28 +115,20 @@ class Bench:
         Raises:
             Disagreement: the shipped code went another way; the text holds the trace up to there.
         """
-        self.sql.execute("DELETE FROM outbox.job")
-        self.sql.execute("DELETE FROM outbox.ended_job")
-        self.sql.execute("DELETE FROM outbox.effect")
+        async with self.history(w) as history:
+            await history.walk(trace)
+
+    @asynccontextmanager
+    async def history(self, w: World) -> AsyncIterator[Replay]:
+        """Begin anew: empty tables, then the jobs of a world."""
+        for table in ("job", "ended_job", "effect"):
+            self.sql.execute(f"DELETE FROM outbox.{table}")
         self.passed_seconds = 0.0
         history = Replay(self, w)
         try:
-            for number, ((_, before), (action, after)) in enumerate(
-                zip(trace, trace[1:], strict=False)
-            ):
-                await self._step(history, action, before, after, trace[: number + 2])
+            yield history
         finally:
             await history.close()
-
-    async def _step(
-        self, history: Replay, action: Action, before: State, after: State, so_far: Trace
-    ) -> None:
-        try:
-            await history.perform(action, before, after)
-            history.compare(after)
-        except Exception as error:
-            steps = "\n".join(f"  {' '.join(map(str, step))}" for step, _ in so_far[1:])
-            raise Disagreement(f"{error!r} after\n{steps}") from error
 
 
 class Replay:
@@ -143,12 +137,12 @@ class Replay:
     def __init__(self, bench: Bench, w: World) -> None:
         self._bench = bench
         self._w = w
-        self._processes = [Process(w, bench.real) for _ in range(w.consumers)]
-        self._ids = []
+        self.processes = [Process(w, bench.line) for _ in range(w.consumers)]
+        self.ids = []
         with bench.locks.transaction():
             for key in w.keys:
                 job_id = Outbox().enqueue(bench.locks, TOPIC, {}, effect_key=f"key-{key}")
-                self._ids.append(job_id)
+                self.ids.append(job_id)
         #: The hash of each freezing of each key's request, as it was first seen.
         self._hashes: dict[tuple[int, int], bytes] = {}
         self._before = self._after = w.start()
@@ -158,33 +152,42 @@ class Replay:
         """Return the kinds of steps that it can do."""
         return {name.removeprefix("_do_") for name in vars(cls) if name.startswith("_do_")}
 
-    async def perform(self, action: Action, before: State, after: State) -> None:
-        """Do on the shipped code what a step of the model says."""
+    async def walk(self, trace: Trace) -> None:
+        """Take each step of a trace and compare; raises Disagreement with the trace up to it."""
+        for number, ((_, before), (action, after)) in enumerate(pairwise(trace), start=2):
+            try:
+                await self._take(action, before, after)
+                self.compare(after)
+            except Exception as error:
+                steps = "\n".join(f"  {' '.join(map(str, step))}" for step, _ in trace[1:number])
+                raise Disagreement(f"{error!r} after\n{steps}") from error
+
+    async def _take(self, action: Action, before: State, after: State) -> None:
         self._before, self._after = before, after
         name, *arguments = action
         await getattr(self, f"_do_{name}")(*arguments)
 
     async def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
+        for process in self.processes:
             await process.crash()
 
     # -- what a consumer does ----------------------------------------------------------------------
 
     async def _do_claim(self, c: int, j: int, *, crashed: bool = False) -> None:
         with self._only(j):
-            await self._processes[c].claim(crashed=crashed)
-        job, me = self._processes[c].job, self._after.consumers[c]
+            await self.processes[c].claim(crashed=crashed)
+        job, me = self.processes[c].job, self._after.consumers[c]
         assert job is not None
         assert me is not None
-        assert (job.id, job.claim_version, job.attempts) == (self._ids[j], me.version, me.attempts)
+        assert (job.id, job.claim_version, job.attempts) == (self.ids[j], me.version, me.attempts)
 
     async def _do_claim_crashed(self, c: int, j: int) -> None:
         await self._do_claim(c, j, crashed=True)
 
     async def _do_claim_lost(self, c: int, j: int, *, crashed: bool = False) -> None:
         with self._only(j):
-            await self._processes[c].lose_claim(crashed=crashed)
+            await self.processes[c].lose_claim(crashed=crashed)
 
     async def _do_claim_crashed_lost(self, c: int, j: int) -> None:
         await self._do_claim_lost(c, j, crashed=True)
@@ -207,15 +210,15 @@ class Replay:
         await self._run_and_lose(c, "reopen_effects")
 
     async def _do_settle(self, c: int) -> None:
-        await self._check_decision(c)
+        await self.check_decision(c, self._before.consumers[c])
         await self._run(c, "settle_attempts")
 
     async def _do_settle_lost(self, c: int) -> None:
-        await self._check_decision(c)
+        await self.check_decision(c, self._before.consumers[c])
         await self._run_and_lose(c, "settle_attempts")
 
     async def _do_heartbeat(self, c: int) -> None:
-        process, me = self._processes[c], self._before.consumers[c]
+        process, me = self.processes[c], self._before.consumers[c]
         assert process.job is not None
         assert me is not None
         settles = me.phase == "settle"
@@ -225,13 +228,13 @@ class Replay:
         assert await process.leases.extend() == told
 
     async def _do_crash(self, c: int) -> None:
-        await self._processes[c].crash()
-        self._processes[c] = Process(self._w, self._bench.real)
+        await self.processes[c].crash()
+        self.processes[c] = Process(self._w, self._bench.line)
 
     # -- its call, and the provider ----------------------------------------------------------------
 
     async def _do_leave(self, c: int) -> None:
-        process, me = self._processes[c], self._before.consumers[c]
+        process, me = self.processes[c], self._before.consumers[c]
         assert me is not None
         await process.seat.go_on(CALL, "leave")
         await process.seat.expect(CALL)
@@ -243,13 +246,13 @@ class Replay:
         await self._do_leave(c)
 
     async def _do_leave_after_stop(self, c: int) -> None:
-        await self._processes[c].seat.expect(CALL)
+        await self.processes[c].seat.expect(CALL)
 
     async def _do_check_fails(self, c: int) -> None:
-        await self._processes[c].seat.expect("settle_attempts")
+        await self.processes[c].seat.expect("settle_attempts")
 
     async def _do_lease_too_short(self, c: int) -> None:
-        process = self._processes[c]
+        process = self.processes[c]
         assert process.job is not None
         process.leases.add([process.job], since=-LEASE_SECONDS)
         await process.seat.expect("settle_attempts")
@@ -262,7 +265,7 @@ class Replay:
             await self._do_lose(c, meaning)
 
     async def _do_lose(self, c: int, meaning: str) -> None:
-        await self._processes[c].seat.go_on(CALL, meaning)
+        await self.processes[c].seat.go_on(CALL, meaning)
 
     async def _do_unreached(self, c: int) -> None:
         await self._do_lose(c, "UNREACHED")
@@ -288,38 +291,38 @@ class Replay:
     # -- time and people ---------------------------------------------------------------------------
 
     async def _do_lapse(self, j: int) -> None:
-        self._bench.sql.execute(LAPSE, [self._ids[j]])
-        for process in self._processes:
-            if process.job is not None and process.job.id == self._ids[j]:
+        self._bench.sql.execute(LAPSE, [self.ids[j]])
+        for process in self.processes:
+            if process.job is not None and process.job.id == self.ids[j]:
                 await process.leases.extend()
 
     async def _do_expire(self, j: int) -> None:
-        self._bench.sql.execute(EXPIRE, [self._ids[j]])
+        self._bench.sql.execute(EXPIRE, [self.ids[j]])
 
     async def _do_tick(self) -> None:
         self._bench.sql.execute(OLDER, {"passed": timedelta(seconds=TICK_SECONDS)})
         self._bench.passed_seconds += TICK_SECONDS
 
     async def _do_promote(self, j: int) -> None:
-        self._bench.sql.execute(DUE, [self._ids[j]])
+        self._bench.sql.execute(DUE, [self.ids[j]])
         await self._do_release(j)
 
     async def _do_release(self, j: int) -> None:
         with self._only(j):
-            await self._processes[0].claims.promote()
+            await self.processes[0].claims.promote()
 
     async def _do_fail_over(self, c: int) -> None:
         me = self._before.consumers[c]
         assert me is not None
-        self._bench.sql.execute(UNCLAIM, [self._ids[me.job]])
+        self._bench.sql.execute(UNCLAIM, [self.ids[me.job]])
 
     async def _do_cancel(self, j: int) -> None:
-        (answer,) = cancel(self._bench.operator, [self._ids[j]])
+        (answer,) = cancel(self._bench.operator, [self.ids[j]])
         assert (answer.refusal is None) == self._changed
 
     async def _do_retry(self, j: int, allowed: str = "") -> None:
         permission = Permission(send_again=bool(allowed))
-        (answer,) = retry(self._bench.operator, [self._ids[j]], permission)
+        (answer,) = retry(self._bench.operator, [self.ids[j]], permission)
         assert (answer.refusal is None) == self._changed
 
     async def _do_resolve(self, key: int, how: str) -> None:
@@ -333,22 +336,23 @@ class Replay:
     # -- the parts of a step -----------------------------------------------------------------------
 
     async def _run(self, c: int, statement: str) -> None:
-        await self._processes[c].seat.run(statement)
+        await self.processes[c].seat.run(statement)
         if self._after.consumers[c] is None:
-            await self._processes[c].ended()
+            await self.processes[c].ended()
 
     async def _run_and_lose(self, c: int, statement: str) -> None:
-        await self._processes[c].seat.run(statement)
-        self._processes[c].seat.let_answer(arrive=False)
+        await self.processes[c].seat.run(statement)
+        self.processes[c].seat.let_answer(arrive=False)
 
     async def _check_requests_seen(self, c: int) -> None:
-        seat, me = self._processes[c].seat, self._before.consumers[c]
+        seat, me = self.processes[c].seat, self._before.consumers[c]
         await seat.expect("reopen_effects")
         assert me is not None
         assert seat.parameters["requests_seen"] == [me.sent]
 
-    async def _check_decision(self, c: int) -> None:
-        seat, me = self._processes[c].seat, self._before.consumers[c]
+    async def check_decision(self, c: int, me: Consumer | None) -> None:
+        """Compare what a process is about to settle with what the model has decided."""
+        seat = self.processes[c].seat
         await seat.expect("settle_attempts")
         told = {name: values[0] for name, values in seat.parameters.items() if name != "claimed_by"}
         assert me is not None
@@ -360,7 +364,7 @@ class Replay:
         """Keep all other jobs out of everybody's reach: their rows are locked."""
         with self._bench.locks.transaction(force_rollback=True):
             self._bench.locks.execute(
-                "SELECT FROM outbox.job WHERE id <> %s FOR UPDATE", [self._ids[j]]
+                "SELECT FROM outbox.job WHERE id <> %s FOR UPDATE", [self.ids[j]]
             )
             yield
 
@@ -380,7 +384,7 @@ class Replay:
             )
 
     def _jobs(self, s: State) -> tuple[Job, ...]:
-        names = {process.name: c for c, process in enumerate(self._processes)}
+        names = {process.name: c for c, process in enumerate(self.processes)}
         found = {}
         for (
             id_,
@@ -396,9 +400,9 @@ class Replay:
         ) in self._bench.sql.execute(JOBS):
             place = ended or waiting or ("claimed" if claimed else "ready")
             job = Job(place, version, names.get(name, GONE), holds_, attempts, reason, expired)
-            found[id_] = _known_holder(s, self._ids.index(id_), job)
+            found[id_] = _known_holder(s, self.ids.index(id_), job)
         return tuple(
-            found.get(id_, Job("done", s.jobs[j].version)) for j, id_ in enumerate(self._ids)
+            found.get(id_, Job("done", s.jobs[j].version)) for j, id_ in enumerate(self.ids)
         )
 
     def _effects(self, s: State) -> tuple[Effect | None, ...]:
@@ -422,7 +426,7 @@ class Replay:
             if frozen and self._hashes.setdefault((key, body), hash_) != hash_:
                 body = -1
             found[key] = Effect(
-                self._ids.index(job), version, sent, age, sole, state, body, frozen,
+                self.ids.index(job), version, sent, age, sole, state, body, frozen,
                 detail == UNREADABLE,
             )  # fmt: skip
         return tuple(found.get(key) for key in range(len(s.effects)))

@@ -93,24 +93,31 @@ class Seat:
         self._at = _future()
 
 
-class HeldConnection(Connection):
-    """A consumer's connection whose statements wait in a seat; all share one real connection."""
+class Line:
+    """The real connection on which the statements of all processes run at the moment."""
 
-    def __init__(self, real: Connection, seat: Seat) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+
+class HeldConnection(Connection):
+    """A consumer's connection whose statements wait in a seat, and run on the line."""
+
+    def __init__(self, line: Line, seat: Seat) -> None:
         # Not the parent's: this one never connects.
-        self._real = real
+        self._line = line
         self._seat = seat
 
     async def fetch(self, kind: type[Row], statement: str, /, **parameters: object) -> list[Row]:
         if statement not in HELD:
-            rows = await self._real.fetch(kind, statement, **parameters)
+            rows = await self._line.connection.fetch(kind, statement, **parameters)
             if self._seat.loses_claims and statement.startswith("claim"):
                 raise DatabaseUnavailable("the answer to a claim was lost")
             return rows
         self._seat.parameters = parameters
         await self._seat.order(statement)
         try:
-            rows = await self._real.fetch(kind, statement, **parameters)
+            rows = await self._line.connection.fetch(kind, statement, **parameters)
         except Exception as error:
             self._seat.fail(error)
             raise

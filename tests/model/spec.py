@@ -225,15 +225,9 @@ def _settle(w: World, s: State, c: int, me: Consumer) -> State:
 
 PLACES = {"retry": "backoff", "hold": "resolve", "give_back": "ready", "retry_now": "ready"}
 PHASES = {
-    "begin": _begin,
-    "read": _read,
-    "reopen": _reopen,
-    "begun": _begun,
-    "cleared": _cleared,
-    "calling": _calling,
-    "accepted": _accepted,
-    "settle": _settles,
-}
+    "begin": _begin, "read": _read, "reopen": _reopen, "begun": _begun, "cleared": _cleared,
+    "calling": _calling, "accepted": _accepted, "settle": _settles,
+}  # fmt: skip
 
 
 def _interrupted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:

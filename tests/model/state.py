@@ -90,8 +90,8 @@ class Consumer(NamedTuple):
 class Mail(NamedTuple):
     """The provider's side of one key. ``remembers`` the body and age of an accepted request.
 
-    ``refuses``: the bodies that it has refused for good. ``under_way``: (job, body) of requests whose senders have given up. ``senders``: the jobs whose
-    requests were accepted.
+    ``refuses``: the bodies that it has refused for good. ``under_way``: (job, body) of requests
+    whose senders have given up. ``senders``: the jobs whose requests were accepted.
     """
 
     accepted: int = 0
@@ -181,12 +181,16 @@ def _put(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
     return (*items[:index], item, *items[index + 1 :])
 
 
+_BUDGET = Budget(3)
+
+
 @dataclass(frozen=True)
 class World:
     """One configuration. ``keys`` names each job's effect, ``without`` what is sabotaged.
 
-    ``expires``: jobs may pass their expires_at. ``stops``: a process may be stopped between its last check and its first byte. ``idle``: also
-    the steps that change nothing (for the replay on the real code).
+    ``expires``: jobs may pass their expires_at. ``stops``: a process may be stopped between its
+    last check and its first byte. ``idle``: also the steps that change nothing (for the replay on
+    the real code).
     """
 
     keys: tuple[int, ...] = (0, 0)
@@ -198,7 +202,7 @@ class World:
     stops: bool = False
     idle: bool = False
     without: str = ""
-    budget: Budget = Budget(3)
+    budget: Budget = _BUDGET
 
     def __str__(self) -> str:
         keys = " and ".join(f"job of key {key}" for key in self.keys)

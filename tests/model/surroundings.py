@@ -16,7 +16,7 @@ Step = tuple[Action, State]
 def steps(w: World, s: State) -> Iterator[Step]:
     """Yield what may happen without a consumer's doing."""
     for j, job in enumerate(s.jobs):
-        yield from time_passes(w, s, j, job)
+        yield from _time_passes(w, s, j, job)
     for key, mail in enumerate(s.mails):
         yield from _provider_goes_on(w, s, key, mail)
     if s.budget.ticks and not any(me and me.phase == "calling" for me in s.consumers):
@@ -28,7 +28,7 @@ def steps(w: World, s: State) -> Iterator[Step]:
 # -- time ----------------------------------------------------------------------------------------
 
 
-def time_passes(w: World, s: State, j: int, job: Job) -> Iterator[Step]:
+def _time_passes(w: World, s: State, j: int, job: Job) -> Iterator[Step]:
     key = w.keys[j]
     effect = s.effects[key]
     ready = s.with_job(j, job._replace(place="ready"))
@@ -114,12 +114,10 @@ def _provider_goes_on(w: World, s: State, key: int, mail: Mail) -> Iterator[Step
 
 def _people_decide(w: World, s: State) -> Iterator[Step]:
     for j, job in enumerate(s.jobs):
-        if job.place in LIVE:
-            yield from _decided(w, s, ("cancel", j), _cancel(w, s, j, job))
-        else:
-            for allowed in ("", "send_again"):
-                action = ("retry", j, allowed) if allowed else ("retry", j)
-                yield from _decided(w, s, action, _retry(w, s, j, job, send_again=bool(allowed)))
+        yield from _decided(w, s, ("cancel", j), _cancel(w, s, j, job))
+        yield from _decided(w, s, ("retry", j), _retry(w, s, j, job, send_again=False))
+        again = _retry(w, s, j, job, send_again=True)
+        yield from _decided(w, s, ("retry", j, "send_again"), again)
     for key in range(len(s.effects)):
         for how in ("delivered", "send_again", "give_up"):
             yield from _decided(w, s, ("resolve", key, how), _resolve(w, s, key, how))
@@ -136,6 +134,8 @@ def _decided(w: World, s: State, action: Action, after: State) -> Iterator[Step]
 def _cancel(w: World, s: State, j: int, job: Job) -> State:
     """cancel_jobs."""
     effect = s.effects[w.keys[j]]
+    if job.place not in LIVE:
+        return s
     sent = effect is not None and (effect.state in {"delivered", "held"} or effect.age is not None)
     if (job.holds or sent) and w.without != "check before a cancel":
         return s
@@ -146,7 +146,7 @@ def _retry(w: World, s: State, j: int, job: Job, *, send_again: bool) -> State:
     """retry_jobs."""
     key = w.keys[j]
     effect = s.effects[key]
-    if job.place in {"done", "duplicate"} or job.expired:
+    if job.place in LIVE | {"done", "duplicate"} or job.expired:
         return s
     after = s.with_job(j, Job("ready", job.version))
     if effect is None:

@@ -37,7 +37,7 @@ def shortest_ways(world: World) -> list[Trace]:
     """The ways to some of the states of a world."""
     explorer = Explorer(world)
     assert explorer.run().counterexample is None
-    return explorer.some_traces(PATHS, seed=1)
+    return list(explorer.some_traces(PATHS, seed=1))
 
 
 @pytest.fixture

@@ -10,16 +10,17 @@ from tests.model.state import Action, Budget, State, World
 BUDGET = Budget(faults=6, ticks=3, people=4, lost_commits=1)
 WORLDS = tuple(
     World(
-        keys=keys,
+        keys,
         max_attempts=attempts,
-        stops=True,
+        replays=replays,
+        repeat=repeat,
         expires=True,
+        stops=True,
         idle=True,
         budget=BUDGET,
-        **provider,
     )
     for keys in ((0, 0), (0, 1), (0,), (0, 0, 1))
-    for provider in ({"replays": True}, {"replays": False}, {"replays": False, "repeat": True})
+    for replays, repeat in ((True, False), (False, False), (False, True))
     for attempts in (2, 3)
 )
 STEPS = 30

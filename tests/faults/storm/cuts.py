@@ -1,0 +1,173 @@
+"""Connections that fail on the way: to PostgreSQL, to the provider, or from the shop.
+
+``lost_answers``: what was asked is committed, and whoever asked never hears of it. ``cuts``: resets,
+half of the bytes and then a reset, silence, and delays, of requests and of answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+
+from outbox import statements
+from tests.faults.proxy import (
+    Exchange,
+    Fault,
+    Proxy,
+    Side,
+    Struck,
+    Way,
+    http_proxy,
+    postgres_proxy,
+    through,
+)
+from tests.faults.storm.history import History
+from tests.faults.storm.moments import JOB_STATEMENTS, OTHER_STATEMENTS
+from tests.faults.storm.shutdowns import living
+from tests.waiting import POLL_SECONDS
+
+CONSUMERS = 2
+READY = 12
+SHOP = "shop"
+#: How long a consumer waits for a statement's answer here (30 s in earnest).
+STATEMENT_SECONDS = 0.8
+#: How long it may take it to get over a fault of the database's side.
+OVER_IT_SECONDS = 2.0
+SETTINGS = {"OUTBOX_LEASE_SECONDS": "2.0", "OUTBOX_HEARTBEAT_SECONDS": "0.3"}
+
+#: The share of answers that are lost, by statement. A claim that is lost waits for its lease.
+LOST = {
+    "COMMIT": 0.15,
+    "claim_jobs": 0.1,
+    "claim_crashed_job": 0.2,
+    "begin_effects": 0.2,
+    "reopen_effects": 0.4,
+    "settle_attempts": 0.2,
+    "extend_leases": 0.05,
+}
+#: The share of exchanges that are cut, with PostgreSQL and with the provider.
+CUT_DATABASE, CUT_PROVIDER = 0.04, 0.15
+#: What becomes of them. Of a silence the consumer learns only when its patience ends.
+DATABASE_WAYS = {Way.RESET: 9, Way.HALF: 9, Way.DELAY: 4, Way.SILENCE: 1}
+PROVIDER_WAYS = {Way.RESET: 3, Way.HALF: 3, Way.DELAY: 1, Way.SILENCE: 1}
+#: Shorter and longer than the patience of whoever waits.
+DELAYS_SECONDS = (0.1, 0.3, 1.2)
+
+
+def lost_answers(history: History, faults: int) -> None:
+    """So many statements are committed without their client's knowing, the shop's COMMIT too."""
+
+    def decide(exchange: Exchange, dice: Random) -> Fault | None:
+        share = LOST.get(statement_of(exchange), 0.0)
+        return Fault(Side.ANSWER, Way.RESET) if dice.random() < share else None
+
+    with _proxied(history, decide) as database, _working(history, database, None):
+        while _lost(history, database) < faults:
+            time.sleep(POLL_SECONDS)
+    history.faults = _lost(history, database)
+    for struck in database.struck:
+        if _counts(struck):
+            history.count(statement_of(struck.exchange))
+
+
+def _lost(history: History, database: Proxy) -> int:
+    del history
+    return sum(map(_counts, list(database.struck)))
+
+
+def _counts(struck: Struck) -> bool:
+    """A claim that found nothing has lost nothing."""
+    return struck.rows > 0 or statement_of(struck.exchange) == "COMMIT"
+
+
+def cuts(history: History, faults: int) -> None:
+    """So many connections are cut, go silent, or are slow, with PostgreSQL or with the provider."""
+    with (
+        _proxied(history, _cutting(CUT_DATABASE, DATABASE_WAYS)) as database,
+        http_proxy(history.provider.url, _diced(history, _cutting(CUT_PROVIDER, PROVIDER_WAYS)))
+        as provider,
+        _working(history, database, provider),
+    ):
+        while len(database.struck) + len(provider.struck) < faults:
+            time.sleep(POLL_SECONDS)
+    for side, proxy in (("database", database), ("provider", provider)):
+        for struck in proxy.struck:
+            history.count(f"{side}, {struck.fault.side.value}: {struck.fault.way.value}")
+    history.faults = len(database.struck) + len(provider.struck)
+
+
+def statement_of(exchange: Exchange) -> str:
+    """The name of the library's statement, or the first word of any other."""
+    text = exchange.text
+    for beginning, name in _BEGINNINGS.items():
+        if text.startswith(beginning):
+            return name
+    return text.split(None, 1)[0] if text else "start"
+
+
+_BEGINNINGS = {
+    statements.psycopg(name).partition("%(")[0]: name
+    for name in (*JOB_STATEMENTS, *OTHER_STATEMENTS)
+}
+
+Chance = Callable[[Exchange, Random], Fault | None]
+
+
+def _cutting(share: float, ways: Mapping[Way, int]) -> Chance:
+    def decide(exchange: Exchange, dice: Random) -> Fault | None:
+        if exchange.door == SHOP or dice.random() >= share:
+            return None
+        (way,) = dice.choices(list(ways), list(ways.values()))
+        side = dice.choice((Side.REQUEST, Side.ANSWER))
+        bytes_first = dice.choice((0, 0, 1, 5, 40)) if way is Way.RESET else 0
+        return Fault(side, way, bytes_first, dice.choice(DELAYS_SECONDS))
+
+    return decide
+
+
+def _diced(history: History, chance: Chance) -> Callable[[Exchange], Fault | None]:
+    """Dice of their own for each n-th exchange of its kind at a door, whatever comes in between."""
+    turns: Counter[tuple[str, str]] = Counter()
+
+    def decide(exchange: Exchange) -> Fault | None:
+        place = (exchange.door, statement_of(exchange))
+        turns[place] += 1
+        return chance(exchange, Random(f"{history.chapter} {place} {turns[place]}"))
+
+    return decide
+
+
+@contextmanager
+def _proxied(history: History, chance: Chance) -> Iterator[Proxy]:
+    with postgres_proxy(history.database_url, _diced(history, chance)) as database:
+        yield database
+
+
+@contextmanager
+def _working(history: History, database: Proxy, provider: Proxy | None) -> Iterator[None]:
+    """A shop and consumers at work behind proxies; in the end the proxies let all pass."""
+    doors = [f"consumer {number}" for number in range(CONSUMERS)]
+    settings = []
+    for door in doors:
+        url = through(history.database_url, database.open(door))
+        given = history.settings(OUTBOX_DATABASE_URL=url, **SETTINGS)
+        if provider is not None:
+            given["EMAIL_API_URL"] = f"http://127.0.0.1:{provider.open(door)}"
+        settings.append(given)
+    history.shop.database_url = through(history.database_url, database.open(SHOP))
+    patience = {"outbox.connection.STATEMENT_SECONDS_MAX": STATEMENT_SECONDS}
+    with living(history, settings, overrides=patience) as lives:
+        with history.shop.busy(READY):
+            yield
+        for proxy in filter(None, (database, provider)):
+            proxy.decide = lambda _: None
+    history.shop.close()
+    history.shop.database_url = history.database_url
+    numbers = {door: life.number for door, life in zip(doors, lives, strict=True)}
+    for struck in database.struck:
+        if struck.exchange.door in numbers:
+            number = numbers[struck.exchange.door]
+            history.blow(struck.at, struck.at + OVER_IT_SECONDS, number=number)
