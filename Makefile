@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lock db-stop db-wipe clean FORCE
+.PHONY: help demo test check bench lock db-stop db-wipe clean FORCE
 
 # The first of these that is 3.11 or newer; name another one by `make PYTHON=... demo`.
 PYTHON ?= $(firstword $(foreach candidate,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -36,6 +36,10 @@ check: $(INSTALLED) ## lint, format, types and layers
 	.venv/bin/ruff format --check
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
+
+bench: $(INSTALLED) ## benchmarks in seconds (ARGS="drain email", ARGS="--full --out docs/benchmarks/run.jsonl", ARGS=report)
+	@echo "+ $(RUN) -m benchmarks $(ARGS)"
+	@$(RUN) -m benchmarks $(ARGS)
 
 lock: $(INSTALLED) ## compile requirements.in to requirements.txt, with the hashes of every file of each release
 	@# Settings of this machine (its mirrors, its local files) must not decide what is pinned.

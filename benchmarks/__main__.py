@@ -1,4 +1,4 @@
-"""``python -m benchmarks [KIND ...] [--full] [--out FILE]``, and ``python -m benchmarks report``."""
+"""``python -m benchmarks [KIND ...] [--full] [--out FILE]``, or ``report`` as the KIND."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from pathlib import Path
 from benchmarks.record import Line, environment
 from benchmarks.server import Server
 
-KINDS = ("enqueue", "drain", "email", "latency", "flat", "backlog", "cost", "peers")
+#: Where each kind is measured.
+KINDS = {
+    "enqueue": "benchmarks.enqueue",
+    "drain": "benchmarks.drain",
+    "email": "benchmarks.email",
+    "latency": "benchmarks.latency",
+    "flat": "benchmarks.flat",
+    "backlog": "benchmarks.backlog",
+    "cost": "benchmarks.cost",
+    "peers": "benchmarks.peers.comparison",
+}
 RESULTS = Path("docs/benchmarks/run.jsonl")
 
 
@@ -29,10 +39,13 @@ def main() -> int:
         if not name.startswith(("OUTBOX_BENCH_", "OUTBOX_EMBEDDED_")):
             del os.environ[name]
     server = Server.start()
-    for kind in wish.kinds or KINDS:
-        run: Callable[..., Iterator[Line]] = import_module(f"benchmarks.{kind}").run
-        for line in run(server, full=wish.full):
-            _put(line.as_json(environment(server.version)), wish.out)
+    try:
+        for kind in wish.kinds or KINDS:
+            run: Callable[..., Iterator[Line]] = import_module(KINDS[kind]).run
+            for line in run(server, full=wish.full):
+                _put(line.as_json(environment(server.version)), wish.out)
+    finally:
+        server.stop()
     return 0
 
 

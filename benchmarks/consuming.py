@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Link
 
-from benchmarks.crew import Worker, cpu_seconds, messages, peak_megabytes, run, together
+from benchmarks.crew import (
+    Worker,
+    cpu_seconds,
+    messages,
+    peak_megabytes,
+    resident_megabytes,
+    run,
+    together,
+)
 from benchmarks.noop import NoOp
 from outbox.clock import boot_seconds
 from outbox.consumer import Consumer
 from outbox.settings import OutboxSettings
 
-DRAIN_SECONDS_MAX = 1800.0
+DRAIN_SECONDS_MAX = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +60,63 @@ def drain(workers: list[Worker], url: str) -> tuple[float, int]:
 
 async def until_stopped(link: Link, consumer: Consumer) -> None:
     """Run a consumer until the parent says anything, or has gone."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_reader(link.fileno(), stop.set)
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(link.fileno(), stop.set)
+    await _until(stop, consumer)
+    loop.remove_reader(link.fileno())
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Each call of a consumer since the last look: key and moment (boot clock); and its memory."""
+
+    calls: list[tuple[str, float]]
+    megabytes: float
+
+
+def recorder(link: Link, url: str, request_bytes: int, concurrency: int) -> None:
+    """Be a consumer that runs until its parent goes; asked for anything, it sends ``Arrivals``."""
+    link.send("ready")
+    calls: list[tuple[str, float]] = []
+    gateway = NoOp(request_bytes, lambda key: calls.append((key, boot_seconds())))
+    run(_recording(link, Consumer(url, gateway, settings(), concurrency=concurrency), calls))
+
+
+async def _recording(link: Link, consumer: Consumer, calls: list[tuple[str, float]]) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def asked() -> None:
+        try:
+            link.recv()
+        except EOFError:
+            stop.set()
+            return
+        link.send(Arrivals(list(calls), resident_megabytes()))
+        calls.clear()
+
+    loop.add_reader(link.fileno(), asked)
+    await _until(stop, consumer)
+    loop.remove_reader(link.fileno())
+
+
+async def _until(stop: asyncio.Event, consumer: Consumer) -> None:
+    """Run a consumer until told to stop; whatever ends it before is raised."""
     running = asyncio.create_task(consumer.run())
-    await stop.wait()
-    asyncio.get_running_loop().remove_reader(link.fileno())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
     consumer.stop()
     await running
+
+
+def arrivals(worker: Worker, expected: int, seconds_max: float = 600.0) -> list[tuple[str, float]]:
+    """Wait until a recorder has made ``expected`` calls since the last look."""
+    came: list[tuple[str, float]] = []
+    deadline = boot_seconds() + seconds_max
+    while len(came) < expected:
+        assert boot_seconds() < deadline, f"{len(came)} of {expected} calls"
+        time.sleep(0.1)
+        worker.tell("arrivals")
+        answer: Arrivals = worker.receive()
+        came += answer.calls
+    return came

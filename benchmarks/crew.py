@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection as Link
+from pathlib import Path
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -85,7 +86,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed."""
+    """Return that of uvloop where it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -103,3 +104,12 @@ def peak_megabytes() -> float:
     """The most memory that this process has held (Linux counts in KiB, macOS in bytes)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def resident_megabytes() -> float:
+    """The memory that this process holds now (its peak where there is no /proc)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return peak_megabytes()
+    return pages * resource.getpagesize() / 2**20

@@ -80,5 +80,3 @@ def _rate(server: Server, count: int, check: Callable[..., str], way: _Drain) ->
         seconds, calls = way(url)
         check(url, count, calls)
         return count / seconds
-
-

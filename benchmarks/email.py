@@ -1,4 +1,4 @@
-"""E-mails per second: the real consumer, and bare loops of the same transport without a database."""
+"""E-mails per second: the real consumer, and bare loops of its transport without a database."""
 
 from __future__ import annotations
 

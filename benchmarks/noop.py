@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from benchmarks.jobs import TOPIC
 from outbox.backoff import Backoff
-from outbox.clock import boot_seconds
 from outbox.job import Job, Request
 from outbox.outcome import Answer, Meaning, Policy
 
@@ -19,7 +18,7 @@ class NoOp:
     """An ``outbox.Gateway`` that accepts at once, and remembers when each call came.
 
     ``request_bytes``: how long the frozen request is; 0: there is none to freeze. ``on_call`` is
-    told of each call, with its number.
+    told the key of each call.
     """
 
     provider = PROVIDER
@@ -30,7 +29,7 @@ class NoOp:
     def __init__(
         self,
         request_bytes: int,
-        on_call: Callable[[int, str], None] = lambda number, key: None,
+        on_call: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._body = b"x" * request_bytes if request_bytes else None
         self._on_call = on_call
@@ -57,24 +56,8 @@ class NoOp:
         if not may_start():
             return Answer(Meaning.UNREACHED, "not_started")
         self.calls += 1
-        self._on_call(self.calls, wire_key)
+        self._on_call(wire_key)
         return Answer(Meaning.ACCEPTED, "accepted", message_id=f"id-{wire_key}")
 
     async def close(self) -> None:
         """Part of ``outbox.Gateway``."""
-
-
-class Milestones:
-    """The moments of the first and the last call of each round of ``jobs`` calls."""
-
-    def __init__(self, jobs: int, reached: Callable[[float, float], None]) -> None:
-        self._jobs = jobs
-        self._reached = reached
-        self._first = 0.0
-
-    def __call__(self, number: int, key: str) -> None:  # noqa: ARG002 -- of whichever effect
-        """Count a call."""
-        if number % self._jobs == 1:
-            self._first = boot_seconds()
-        elif number % self._jobs == 0:
-            self._reached(self._first, boot_seconds())

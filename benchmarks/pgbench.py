@@ -59,12 +59,12 @@ def drain(url: str, *, jobs: int, batch: int) -> int:
     """Work off ``jobs`` jobs, a multiple of ``batch``, on one connection; returns how many."""
     command = program()
     assert command is not None
+    options = f"-n -M prepared -t {jobs // batch} -D limit={batch} -D floor=0"
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(_script())
         script.flush()
         done = subprocess.run(
-            [command, "-n", "-M", "prepared", "-t", str(jobs // batch), "-D", f"limit={batch}"]
-            + ["-D", "floor=0", "-f", script.name, url],
+            [command, *options.split(), "-f", script.name, url],
             check=False,
             capture_output=True,
             text=True,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection as Link
+from typing import cast
 
 from benchmarks.crew import Worker, run
 from outbox.clock import boot_seconds
@@ -82,8 +83,8 @@ class _Exchange(asyncio.Protocol):
         self._came = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's are no subclass of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._came += data
@@ -109,5 +110,3 @@ def _field(head: bytes, name: bytes) -> bytes:
     start += 2 + len(name)
     end = head.find(b"\r\n", start)
     return head[start : end if end >= 0 else len(head)].strip()
-
-

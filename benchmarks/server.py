@@ -28,6 +28,8 @@ class Server:
     url: str
     version: str
     numbers: Iterator[int]
+    #: The embedded one that was started for this run.
+    own: embedded.EmbeddedPostgres | None = None
 
     @classmethod
     def start(cls) -> Server:
@@ -38,9 +40,10 @@ class Server:
         Raises:
             NotDurable: one of the settings is off.
         """
-        url = os.environ.get("OUTBOX_BENCH_DATABASE_URL")
+        url, started = os.environ.get("OUTBOX_BENCH_DATABASE_URL"), None
         if url is None:
             own = embedded.EmbeddedPostgres(embedded.default_directory() / "benchmarks")
+            started = None if own.is_running() else own
             own.start()
             url = own.url("postgres")
         with psycopg.connect(url, autocommit=True) as connection:
@@ -48,7 +51,13 @@ class Server:
                 if (value := _setting(connection, name)) != wanted:
                     raise NotDurable(f"{name} is {value}; no figure counts then")
             _sweep(connection)
-            return cls(url, _setting(connection, "server_version").split()[0], count(1))
+            version = _setting(connection, "server_version").split()[0]
+            return cls(url, version, count(1), started)
+
+    def stop(self) -> None:
+        """Stop it where it was started for this run; its files stay for the next one."""
+        if self.own is not None:
+            self.own.stop()
 
     @contextmanager
     def database(self, *, migrated: bool = True) -> Iterator[str]:

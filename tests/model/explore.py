@@ -350,6 +350,7 @@ SMALL = (
     World((0, 0), 2, replays=False, repeat=True, budget=Budget(1, people=1)),
     World((0, 0), 2, replays=False, expires=True, budget=Budget(1)),
     World((0, 1), 3, replays=True, budget=Budget(1)),
+    World((0,), 3, replays=False, one_process=True, budget=Budget(2)),
     World((0,), 3, replays=True, stops=True, budget=Budget(1, ticks=3, people=1)),
     World((0,), 3, replays=False, stops=True, budget=Budget(2, people=2)),
     World((0,), 2, replays=True, expires=True, budget=Budget(2, people=1)),
@@ -366,6 +367,7 @@ LARGE = (
     World((0, 1), 3, replays=True, budget=Budget(3)),
     World((0, 1), 3, replays=False, budget=Budget(3, people=1)),
     World((0,), 3, replays=True, stops=True, budget=Budget(4, ticks=2, people=1)),
+    World((0, 0), 3, replays=False, one_process=True, budget=Budget(3)),
     World((0, 0, 0), 3, replays=True, budget=Budget(2)),
 )
 

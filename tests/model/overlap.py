@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import permutations
 from random import Random
 
 from outbox.cancel import cancel
@@ -24,7 +25,7 @@ from tests.model.process import CALL
 from tests.model.replay import Bench, Replay, Trace
 from tests.model.seat import END, WAIT_SECONDS, Disagreement
 from tests.model.spec import holds, steps
-from tests.model.state import LAPSED, Action, State, World
+from tests.model.state import Action, State, World
 from tests.model.traces import random_trace
 
 STATEMENTS = {
@@ -66,41 +67,39 @@ def random_pair(seed: int) -> Pair:
     dice = Random(seed)
     world, trace = random_trace(seed)
     kinds: dict[tuple[str, str], list[Pair]] = {}
-    for end in dice.sample(range(1, len(trace) + 1), 10):
+    for end in dice.sample(range(1, len(trace) + 1), 8):
         for pair in _pairs(world, trace[:end]):
             kinds.setdefault(pair.kind, []).append(pair)
     if not kinds:
         return random_pair(seed + 1_000_000)
     names = sorted(kinds)
-    (kind,) = dice.choices(names, [1 if PEOPLE.intersection(name) else 4 for name in names])
+    (kind,) = dice.choices(names, [16 >> 2 * _people(kind) for kind in names])
     return dice.choice(kinds[kind])
 
 
 def _pairs(w: World, trace: Trace) -> Iterator[Pair]:
     now = trace[-1][1]
-    possible = dict(steps(w, now))
-    for first, after_first in possible.items():
-        if not _is_statement(first) or after_first == now:
+    possible = {action: after for action, after in steps(w, now) if _is_statement(action)}
+    then = {action: dict(steps(w, after)) for action, after in possible.items()}
+    for first, second in permutations(possible, 2):
+        idle = possible[first] == now or first[0] == "read"
+        if idle or _key(w, now, first) != _key(w, now, second):
             continue
-        for second, after_second in possible.items():
-            if not _is_statement(second, reading=True) or first == second:
-                continue
-            if _key(w, now, first) != _key(w, now, second):
-                continue
-            if after_second == now and dict(steps(w, after_first)).get(second) == after_first:
-                continue  # it changes nothing, before or after
-            both = (
-                dict(steps(w, after_first)).get(second),
-                dict(steps(w, after_second)).get(first),
-            )
-            outcomes = tuple(state for state in both if state is not None)
-            if outcomes:
-                yield Pair(w, trace, first, second, outcomes)
+        if now.budget.people < _people((str(first[0]), str(second[0]))):
+            continue
+        both, reverse = then[first].get(second), then[second].get(first)
+        if possible[second] == now and both == possible[first]:
+            continue  # it changes nothing, before or after
+        if outcomes := tuple(state for state in (both, reverse) if state is not None):
+            yield Pair(w, trace, first, second, outcomes)
 
 
-def _is_statement(action: Action, *, reading: bool = False) -> bool:
-    name = str(action[0])
-    return name in PEOPLE or (name in STATEMENTS and (reading or name != "read"))
+def _people(kind: tuple[str, ...]) -> int:
+    return sum(name in PEOPLE for name in kind)
+
+
+def _is_statement(action: Action) -> bool:
+    return action[0] in PEOPLE or action[0] in STATEMENTS
 
 
 def _key(w: World, s: State, action: Action) -> int:
@@ -206,6 +205,5 @@ def _point(w: World, s: State, c: int) -> str:
     if me is None:
         return END
     if me.phase == "begun":
-        in_memory = me.age is None or me.age < LAPSED
-        return CALL if holds(w, s, c, me) and in_memory else STATEMENTS["settle"]
+        return CALL if holds(w, s, c, me) and me.in_memory else STATEMENTS["settle"]
     return STATEMENTS[me.phase]

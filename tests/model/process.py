@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -82,13 +83,16 @@ class OwnFault:
 
 
 class Process:
-    """One consumer process, until it crashes."""
+    """One consumer process, until it crashes; or a task of one, where several have its name."""
 
-    def __init__(self, w: World, line: Line) -> None:
+    def __init__(self, w: World, line: Line, token: str) -> None:
         self.seat = Seat()
         self.provider = ObedientProvider(w, self.seat)
         held = HeldConnection(line, self.seat)
-        with mock.patch.object(outbox.consumer, "Connection", return_value=held):
+        with (
+            mock.patch.object(outbox.consumer, "Connection", return_value=held),
+            mock.patch.object(secrets, "token_hex", return_value=token),
+        ):
             self._consumer = Consumer("postgresql://", self.provider, SETTINGS, concurrency=1)
         parts: Any = self._consumer
         parts._evidence = OwnFault()

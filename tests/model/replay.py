@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 from unittest import mock
 
@@ -137,7 +137,9 @@ class Replay:
     def __init__(self, bench: Bench, w: World) -> None:
         self._bench = bench
         self._w = w
-        self.processes = [Process(w, bench.line) for _ in range(w.consumers)]
+        self._tokens = count()
+        self.processes: list[Process] = []
+        self._start_processes(range(w.consumers))
         self.ids = []
         with bench.locks.transaction():
             for key in w.keys:
@@ -160,7 +162,9 @@ class Replay:
                 self.compare(after)
             except Exception as error:
                 steps = "\n".join(f"  {' '.join(map(str, step))}" for step, _ in trace[1:number])
-                raise Disagreement(f"{error!r} after\n{steps}") from error
+                found = Disagreement(f"{error!r} after\n{steps}")
+                found.at = number - 1
+                raise found from error
 
     async def _take(self, action: Action, before: State, after: State) -> None:
         self._before, self._after = before, after
@@ -228,8 +232,10 @@ class Replay:
         assert await process.leases.extend() == told
 
     async def _do_crash(self, c: int) -> None:
-        await self.processes[c].crash()
-        self.processes[c] = Process(self._w, self._bench.line)
+        dying = range(self._w.consumers) if self._w.one_process else [c]
+        for each in dying:
+            await self.processes[each].crash()
+        self._start_processes(dying)
 
     # -- its call, and the provider ----------------------------------------------------------------
 
@@ -318,7 +324,9 @@ class Replay:
 
     async def _do_cancel(self, j: int) -> None:
         (answer,) = cancel(self._bench.operator, [self.ids[j]])
-        assert (answer.refusal is None) == self._changed
+        # What was cancelled before is told so, and is no refusal.
+        cancelled = self._after.jobs[j].place == "cancelled"
+        assert (answer.refusal is None) == cancelled
 
     async def _do_retry(self, j: int, allowed: str = "") -> None:
         permission = Permission(send_again=bool(allowed))
@@ -332,6 +340,14 @@ class Replay:
     @property
     def _changed(self) -> bool:
         return self._before[:2] != self._after[:2]
+
+    def _start_processes(self, seats: Sequence[int]) -> None:
+        """Tasks of one process have its name in common."""
+        token = f"{next(self._tokens)}"
+        for c in seats:
+            if not self._w.one_process:
+                token = f"{next(self._tokens)}"
+            self.processes[c : c + 1] = [Process(self._w, self._bench.line, token)]
 
     # -- the parts of a step -----------------------------------------------------------------------
 
@@ -377,14 +393,12 @@ class Replay:
             Disagreement: they differ.
         """
         jobs, effects = self._jobs(s), self._effects(s)
-        expected = tuple(_known_holder(s, j, job) for j, job in enumerate(s.jobs))
-        if (jobs, effects) != (expected, s.effects):
+        if (jobs, effects) != (s.jobs, s.effects):
             raise Disagreement(
-                f"the model says\n  {expected}\n  {s.effects}\nthe tables\n  {jobs}\n  {effects}"
+                f"the model says\n  {s.jobs}\n  {s.effects}\nthe tables\n  {jobs}\n  {effects}"
             )
 
     def _jobs(self, s: State) -> tuple[Job, ...]:
-        names = {process.name: c for c, process in enumerate(self.processes)}
         found = {}
         for (
             id_,
@@ -399,11 +413,19 @@ class Replay:
             expired,
         ) in self._bench.sql.execute(JOBS):
             place = ended or waiting or ("claimed" if claimed else "ready")
-            job = Job(place, version, names.get(name, GONE), holds_, attempts, reason, expired)
-            found[id_] = _known_holder(s, self.ids.index(id_), job)
+            by = self._holder(s, self.ids.index(id_), version, name)
+            found[id_] = Job(place, version, by, holds_, attempts, reason, expired)
         return tuple(
             found.get(id_, Job("done", s.jobs[j].version)) for j, id_ in enumerate(self.ids)
         )
+
+    def _holder(self, s: State, j: int, version: int, name: str | None) -> int:
+        """Whoever believes in no claim any more is its job's holder in name only."""
+        for c, me in enumerate(s.consumers):
+            believes = me is not None and (me.job, me.version) == (j, version)
+            if believes and self.processes[c].name == name:
+                return c
+        return GONE
 
     def _effects(self, s: State) -> tuple[Effect | None, ...]:
         found = {}
@@ -430,13 +452,6 @@ class Replay:
                 detail == UNREADABLE,
             )  # fmt: skip
         return tuple(found.get(key) for key in range(len(s.effects)))
-
-
-def _known_holder(s: State, j: int, job: Job) -> Job:
-    """Return a job as the model counts it: who believes in no claim on it holds none."""
-    me = s.consumers[job.by] if job.by != GONE else None
-    believed = me is not None and (me.job, me.version) == (j, job.version)
-    return job if believed else job._replace(by=GONE)
 
 
 def _decision(told: dict[str, Any]) -> Decision:

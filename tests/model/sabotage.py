@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.model.promises import PROMISES
 from tests.model.state import Budget, World
@@ -43,6 +43,10 @@ def _two_jobs(without: str, budget: Budget, *, replays: bool = False) -> World:
     return World((0, 0), 2, replays=replays, without=without, budget=budget)
 
 
+def _one_process(without: str, budget: Budget) -> World:
+    return World((0,), 2, replays=False, one_process=True, without=without, budget=budget)
+
+
 _STALE = "a stale claim changes nothing"
 _TWICE = "one key, one e-mail"
 _HELD = "held only where a request may have left"
@@ -50,8 +54,19 @@ _HELD = "held only where a request may have left"
 SABOTAGES = (
     Sabotage(_one_job("fence on settle", Budget(2)), _STALE, PROMISES),
     Sabotage(_one_job("fence on settle", Budget(2)), _HELD),
-    Sabotage(_one_job("claimed_by in the fence", Budget(1, lost_commits=1)), _STALE, PROMISES),
+    Sabotage(_one_process("claim_version on settle", Budget(3)), _STALE, PROMISES),
+    Sabotage(_one_process("claim_version on begin", Budget(2)), _HELD),
+    Sabotage(_one_process("claim_version on reopen", Budget(3)), _HELD),
+    Sabotage(
+        replace(_one_job("claimed_by on settle", Budget(1, lost_commits=1)), expires=True),
+        _STALE,
+        PROMISES,
+    ),
+    Sabotage(_one_job("claimed_by on begin", Budget(1, lost_commits=1)), _STALE, PROMISES),
     Sabotage(_one_job("claimed_by in the fence", Budget(1, lost_commits=1)), _TWICE),
+    Sabotage(_one_job("lease on begin", Budget(2)), _STALE, PROMISES),
+    Sabotage(_one_job("lease on reopen", Budget(2), replays=True), _STALE, PROMISES),
+    Sabotage(_two_jobs("open state on reopen", Budget(2), replays=True), "settled is final"),
     Sabotage(_one_job("fence on begin", Budget(2)), _STALE, PROMISES),
     Sabotage(_one_job("fence on begin", Budget(2)), _HELD),
     Sabotage(_one_job("fence on the heartbeat", Budget(2)), _STALE, PROMISES),

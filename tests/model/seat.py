@@ -19,7 +19,9 @@ END = "end"
 
 
 class Disagreement(AssertionError):
-    """The model and the code have gone different ways."""
+    """The model and the code have gone different ways, ``at`` which step of the trace."""
+
+    at = 0
 
 
 class Seat:

@@ -30,13 +30,16 @@ def steps(w: World, s: State) -> Iterator[Step]:
 def owns(w: World, s: State, c: int, me: Consumer) -> bool:
     """Say whether a claim is still the job's: the fence, ``(id, claim_version, claimed_by)``."""
     job = s.jobs[me.job]
-    named = job.by == c or w.without == "claimed_by in the fence"
-    return job.place == "claimed" and job.version == me.version and named
+    nameless = {"claimed_by in the fence", f"claimed_by on {me.phase}"}
+    named = job.by == c or w.one_process or w.without in nameless
+    current = job.version == me.version or w.without == f"claim_version on {me.phase}"
+    return job.place == "claimed" and current and named
 
 
 def holds(w: World, s: State, c: int, me: Consumer) -> bool:
     """Say whether a claim holds: it is still the job's, and its lease has not run out."""
-    return owns(w, s, c, me) and s.jobs[me.job].holds
+    lease = s.jobs[me.job].holds or w.without == f"lease on {me.phase}"
+    return owns(w, s, c, me) and lease
 
 
 def _claims(w: World, s: State, c: int) -> Iterator[Step]:
@@ -88,7 +91,9 @@ def _reopen(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     effect = s.effects[key]
     if effect is None or not _may_begin(w, s, c, me):
         yield ("reopen", c), s.with_consumer(c, None)
-    elif effect.state != "open" or (effect.sent != me.sent and w.without != "requests_seen"):
+    elif (effect.state != "open" and w.without != "open state on reopen") or (
+        effect.sent != me.sent and w.without != "requests_seen"
+    ):
         yield ("reopen", c), s.with_consumer(c, tables.wait_for_other(me))
     else:
         nothing_open = effect.age is None
@@ -101,9 +106,8 @@ def _reopen(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
             body=effect.body + (nothing_open and not effect.frozen),
             frozen=True,
         )
-        written = s.with_effect(key, new)
-        begun = me._replace(phase="begun", sent=new.sent, body=new.body)
-        yield ("reopen", c), written.with_consumer(c, begun)
+        written, begun = s.with_effect(key, new), me._replace(phase="begun", sent=new.sent)
+        yield ("reopen", c), written.with_consumer(c, begun._replace(body=new.body))
         if s.budget.faults:
             phase = "read" if me.expired else "begin"
             again = Consumer(me.job, me.version, me.attempts, phase, expired=me.expired)
@@ -120,7 +124,7 @@ def _begun(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     """The last check before the first byte: the lease, and the provider's memory."""
     key, not_started = w.keys[me.job], s.with_consumer(c, tables.not_started(me))
     lease = holds(w, s, c, me) or w.without == "lease check before the call"
-    if not lease or not _in_memory(me):
+    if not (lease and me.in_memory):
         yield ("check_fails", c), not_started
         return
     yield ("leave", c), s.with_consumer(c, me._replace(phase="calling"))
@@ -134,12 +138,8 @@ def _begun(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
 def _cleared(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     """It goes on where it was stopped; out of time, this is the one documented exception."""
     gone = s.with_consumer(c, me._replace(phase="calling"))
-    late = not (holds(w, s, c, me) and _in_memory(me))
+    late = not (holds(w, s, c, me) and me.in_memory)
     yield ("leave_after_stop", c), gone.note(w.keys[me.job], excuses=late)
-
-
-def _in_memory(me: Consumer) -> bool:
-    return me.age is None or me.age < LAPSED
 
 
 def _calling(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
@@ -163,11 +163,11 @@ def _calling(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
 
 
 def _accepted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
-    key = w.keys[me.job]
     yield ("deliver", c), s.with_consumer(c, tables.after_call(w, me, "ACCEPTED"))
     if s.budget.faults:
         yield from _loses(w, s, c, me)
         odd = s.with_consumer(c, tables.after_call(w, me, "ACCEPTED_UNREADABLE"))
+        key = w.keys[me.job]
         yield ("deliver_unreadable", c), odd.fault(key).note(key, doubt=True)
 
 
@@ -190,7 +190,7 @@ def _settles(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
 def _settle(w: World, s: State, c: int, me: Consumer) -> State:
     key, said = w.keys[me.job], me.decision
     job, effect = s.jobs[me.job], s.effects[key]
-    assert said is not None, "a consumer settles what it has decided"
+    assert said is not None
     mine = owns(w, s, c, me) or (w.without == "fence on settle" and job.place in LIVE)
     if effect is None and w.without == "intent before the call":
         effect = Effect(me.job, me.version)
@@ -218,8 +218,7 @@ def _settle(w: World, s: State, c: int, me: Consumer) -> State:
         attempts = job.attempts - (said.refund or moved_on)
         reason = None if place in LIVE else said.reason
         job = Job(place, job.version, attempts=attempts, reason=reason, expired=job.expired)
-        if place == "done":
-            job = Job("done", job.version)
+        job = Job("done", job.version) if place == "done" else job
     return s.with_job(me.job, job).with_effect(key, effect)
 
 
@@ -238,9 +237,9 @@ def _interrupted(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
     elif w.idle:
         yield ("heartbeat", c), s
     if s.budget.faults:
-        left = surroundings.leave_under_way(s, key, me) if me.phase == "calling" else s
-        yield ("crash", c), left.with_consumer(c, None).fault(key)
-    fresh = me.phase == "begin" and (job.by, job.version) == (c, me.version)
+        dying = range(w.consumers) if w.one_process else [c]
+        yield ("crash", c), surroundings.die(w, s, dying).fault(key)
+    fresh = me.phase in {"begin", "read"} and (job.by, job.version) == (c, me.version)
     if s.budget.lost_commits and fresh and (effect is None or effect.version < me.version):
         # To a standby that never got the commit of this claim; its holder goes on believing in it.
         budget = s.budget._replace(lost_commits=s.budget.lost_commits - 1)

@@ -86,6 +86,11 @@ class Consumer(NamedTuple):
     expired: bool = False
     decision: Decision | None = None
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the provider surely remembers the key of an earlier open try, if there is one."""
+        return self.age is None or self.age < LAPSED
+
 
 class Mail(NamedTuple):
     """The provider's side of one key. ``remembers`` the body and age of an accepted request.
@@ -188,9 +193,10 @@ _BUDGET = Budget(3)
 class World:
     """One configuration. ``keys`` names each job's effect, ``without`` what is sabotaged.
 
-    ``expires``: jobs may pass their expires_at. ``stops``: a process may be stopped between its
-    last check and its first byte. ``idle``: also the steps that change nothing (for the replay on
-    the real code).
+    ``one_process``: the consumers are tasks of one process, which have the name in common and die
+    together. ``expires``: jobs may pass their expires_at. ``stops``: a process may be stopped
+    between its last check and its first byte. ``idle``: also the steps that change nothing (for the
+    replay on the real code).
     """
 
     keys: tuple[int, ...] = (0, 0)
@@ -198,6 +204,7 @@ class World:
     max_attempts: int = 3
     replays: bool = True
     repeat: bool = False
+    one_process: bool = False
     expires: bool = False
     stops: bool = False
     idle: bool = False
@@ -208,7 +215,9 @@ class World:
         keys = " and ".join(f"job of key {key}" for key in self.keys)
         provider = "keys replayed" if self.replays else "no keys"
         words = [keys, f"{self.consumers} consumers", f"{self.max_attempts} attempts", provider]
-        words += ["repeat"] * self.repeat + ["stops"] * self.stops + ["expires"] * self.expires
+        words += [
+            name for name in ("repeat", "one_process", "expires", "stops") if getattr(self, name)
+        ]
         words += [f"{count} {name}" for name, count in self.budget._asdict().items() if count]
         return ", ".join(words) + (f", without {self.without}" if self.without else "")
 

@@ -6,7 +6,7 @@ long, a request minutes. A refusal for good stays one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.model.state import GONE, LAPSED, LIVE, Action, Consumer, Job, Mail, State, World
 
@@ -97,6 +97,17 @@ def leave_under_way(s: State, key: int, me: Consumer) -> State:
     mail = s.mails[key]
     requests = tuple(sorted((*mail.under_way, (me.job, me.body))))
     return s.with_mail(key, mail._replace(under_way=requests))
+
+
+def die(w: World, s: State, dying: Sequence[int]) -> State:
+    """Let consumers forget what they believe; what was sent is sent."""
+    for c in dying:
+        me = s.consumers[c]
+        if me is not None:
+            if me.phase == "calling":
+                s = leave_under_way(s, w.keys[me.job], me)
+            s = s.with_consumer(c, None)
+    return s
 
 
 def _provider_goes_on(w: World, s: State, key: int, mail: Mail) -> Iterator[Step]:

@@ -1,6 +1,7 @@
 """What overlaps in PostgreSQL comes out as one after the other, as the model takes it to be.
 
-``MODEL_PAIRS=5000`` overlaps so many random pairs instead of some hundred; a failure names the seed.
+``MODEL_PAIRS=5000`` overlaps so many random pairs instead of some hundred; a failure names its
+seed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from tests.model.overlap import Overlap, random_pair
 from tests.model.seat import Disagreement
 
-PAIRS = int(os.environ.get("MODEL_PAIRS", "160"))
+PAIRS = int(os.environ.get("MODEL_PAIRS", "120"))
 CHUNKS = 2
 
 

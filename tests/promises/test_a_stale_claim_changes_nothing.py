@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from outbox.clock import boot_seconds
 from outbox.errors import LeaseLost
 from outbox.job import Attempt, EffectState, Job, Request
 from outbox.ledger import Intent
@@ -320,6 +321,37 @@ async def test_a_heartbeat_extends_no_claim_that_was_taken_over(
     assert not by_hand.leases.allows(taken_over, 0)
 
 
+async def test_an_old_version_of_ones_own_claim_begins_and_extends_nothing(
+    enqueue: Enqueue, tables: Tables, by_hand: ByHand
+) -> None:
+    """The same consumer has claimed the job again: its first claim is as stale as a stranger's."""
+    enqueue()
+    first = await by_hand.claim_one()
+    await by_hand.begun(first)
+    tables.expire_leases()
+    second = await by_hand.claim_crashed()
+    assert second is not None
+    await by_hand.begun(second)
+    by_hand.leases.add([first], since=boot_seconds())
+    before = tables.everything()
+    (begun,) = await by_hand.ledger.begin([_asking_only_for_a_further_try(first)])
+    assert isinstance(begun, LeaseLost)
+    assert await by_hand.leases.extend() == [first.id]
+    assert tables.everything() == before
+
+
+async def test_a_heartbeat_extends_nobody_elses_claim(
+    enqueue: Enqueue, tables: Tables, by_hand: ByHand, other: ByHand
+) -> None:
+    """Job id and version are right, the holder isn't: the same as no claim at all."""
+    enqueue()
+    job = await by_hand.claim_one()
+    other.leases.add([job], since=boot_seconds())
+    before = tables.everything()
+    assert await other.leases.extend() == [job.id]
+    assert tables.everything() == before
+
+
 async def test_a_heartbeat_revives_no_lease_that_has_run_out(
     enqueue: Enqueue, tables: Tables, by_hand: ByHand
 ) -> None:
@@ -343,15 +375,19 @@ async def test_a_heartbeat_extends_what_holds_beside_what_is_lost(
     assert _lease(tables, fresh_id) > lease_before
 
 
-@pytest.mark.parametrize("statement", ["settle", "begin", "extend"])
+@pytest.mark.parametrize("statement", ["settle", "begin", "reopen", "extend"])
 async def test_a_claim_lost_while_its_statement_waits_for_the_row_is_noticed(
     database_url: str, enqueue: Enqueue, tables: Tables, by_hand: ByHand, statement: str
 ) -> None:
     """The claim is taken over between the statement's snapshot and its lock: it must look again."""
     job_id = enqueue()
     job = await by_hand.claim_one()
-    if statement == "settle":
+    if statement in {"settle", "reopen"}:
         await by_hand.begun(job)
+    if statement == "reopen":
+        await by_hand.settle(job, replace(OUTCOMES["retried"], delay_seconds=0.0))
+        (job,) = await aeventually(lambda: _claimed_again(by_hand))
+    before = tables.effects()
     with psycopg.connect(database_url) as thief:
         thief.execute(
             "UPDATE outbox.job SET claim_version = claim_version + 1, claimed_by = 'thief',"
@@ -364,9 +400,52 @@ async def test_a_claim_lost_while_its_statement_waits_for_the_row_is_noticed(
     row = tables.job(job_id)
     assert row is not None
     assert (row["claimed_by"], row["claim_version"]) == ("thief", job.claim_version + 1)
-    assert [effect["state"] for effect in tables.effects().values()] == (
-        ["open"] if statement == "settle" else []
-    )
+    assert tables.effects() == before
+
+
+@pytest.mark.parametrize("state", ["delivered", "held", "rejected", "given_up"])
+async def test_an_effect_that_is_settled_between_read_and_reopen_is_not_called_again(
+    taken_over: Job, tables: Tables, other: ByHand, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late acceptance, say: it begins no try, so the ledger's token alone would not show it."""
+    fetch = other.connection.fetch
+
+    async def then_it_is_settled(kind: type[Any], statement: str, /, **given: object) -> list[Any]:
+        rows = await fetch(kind, statement, **given)
+        if statement == "read_effects":
+            tables.connection.execute(
+                "UPDATE outbox.effect"
+                " SET state = %s, request = NULL, settled_at = clock_timestamp()",
+                [state],
+            )
+        return rows
+
+    monkeypatch.setattr(other.connection, "fetch", then_it_is_settled)
+    current = replace(taken_over, claim_version=taken_over.claim_version + 1)
+    assert not isinstance(await other.begin(current), Attempt)
+    effect = tables.effect("k")
+    assert (effect["state"], effect["requests_sent"]) == (state, 1)
+
+
+async def test_a_try_begun_while_the_settling_waits_for_the_ledger_is_noticed(
+    database_url: str, enqueue: Enqueue, tables: Tables, by_hand: ByHand
+) -> None:
+    """The claim holds, but the ledger's row moves on between the snapshot and the lock."""
+    job_id = enqueue()
+    job = await by_hand.claim_one()
+    await by_hand.begun(job)
+    with psycopg.connect(database_url) as another:
+        another.execute("UPDATE outbox.effect SET requests_sent = requests_sent + 1")
+        settling = asyncio.create_task(by_hand.settle(job, OUTCOMES["rejected"]))
+        await aeventually(lambda: _waits_for_a_lock(tables, by_hand.claimed_by))
+        another.commit()
+    settled = await settling
+    assert (settled.claim_held, settled.effect_written) == (True, False)
+    assert tables.effect("k")["state"] == "open"
+    # Nothing is decided about the job, but to look again; and nothing is charged.
+    row = tables.job(job_id)
+    assert row is not None
+    assert (row["waiting"], row["lease_until"], row["attempts"]) == (None, None, 0)
 
 
 async def test_recovery_leaves_a_job_alone_that_was_settled_while_it_waited(
@@ -465,6 +544,7 @@ async def _run(one: ByHand, job: Job, statement: str) -> str:
     runs: dict[str, Callable[[], Awaitable[bool]]] = {
         "settle": lambda: _lost_in_settling(one, job),
         "begin": lambda: _lost_in_beginning(one, job),
+        "reopen": lambda: _lost_in_reopening(one, job),
         "extend": lambda: _lost_in_extending(one, job),
     }
     return "lost" if await runs[statement]() else "held"
@@ -476,6 +556,16 @@ async def _lost_in_settling(one: ByHand, job: Job) -> bool:
 
 async def _lost_in_beginning(one: ByHand, job: Job) -> bool:
     return isinstance(await one.begin(job), LeaseLost)
+
+
+async def _lost_in_reopening(one: ByHand, job: Job) -> bool:
+    (begun,) = await one.ledger.begin([_asking_only_for_a_further_try(job)])
+    return isinstance(begun, LeaseLost)
+
+
+async def _claimed_again(one: ByHand) -> list[Job]:
+    await one.claims.scan()
+    return list(await one.claims.take(1))
 
 
 async def _lost_in_extending(one: ByHand, job: Job) -> bool:

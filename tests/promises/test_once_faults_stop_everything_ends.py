@@ -108,6 +108,19 @@ async def test_a_part_that_fails_for_good_ends_the_consumer_loudly(
         await asyncio.wait_for(one.run(), 10)
 
 
+_REFUSE_OTHER_LEVELS = """
+CREATE FUNCTION refuse_other_levels() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'SKIP LOCKED skips nothing here';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse_other_levels BEFORE UPDATE ON outbox.job
+    FOR EACH ROW EXECUTE FUNCTION refuse_other_levels();
+"""
+
+
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_a_role_with_another_isolation_level_loses_and_repeats_nothing(
     own_database_url: str, gateway: ScriptedGateway, isolation: str
@@ -115,6 +128,7 @@ async def test_a_role_with_another_isolation_level_loses_and_repeats_nothing(
     """Four consumers and two hundred jobs under a default that breaks SKIP LOCKED (case-43)."""
     with psycopg.connect(own_database_url, autocommit=True) as connection:
         tables = Tables(connection)
+        connection.execute(_REFUSE_OTHER_LEVELS)
         _set(connection, "default_transaction_isolation", isolation)
     with psycopg.connect(own_database_url) as producer:
         ids = [Outbox().enqueue(producer, TOPIC, {}, effect_key=f"k-{n}") for n in range(200)]

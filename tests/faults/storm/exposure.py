@@ -31,6 +31,8 @@ class Work:
 
     #: By effect key, when it was at work on it.
     spans: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    #: By effect key and version of the claim, when calls were started.
+    calls: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     unanswered: Counter[str] = field(default_factory=Counter)
     late: list[tuple[float, float]] = field(default_factory=list)
     struck: list[tuple[float, str]] = field(default_factory=list)
@@ -58,6 +60,9 @@ def read_journal(path: Path) -> Work:
                 begun[words].append(at)
             case Sign.END:
                 work.spans[words].append((begun[words].pop(), at))
+            case Sign.CALL:
+                started, version, key = words.split(" ")
+                work.calls[key, int(version)].append(float(started))
             case Sign.UNANSWERED:
                 work.unanswered[words] += 1
             case Sign.LATE:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -22,11 +23,13 @@ from shop_example.demo.leash import Leash
 from tests.faults import oracle
 from tests.faults.oracle import Verdict
 from tests.faults.provider import Provider
-from tests.faults.storm.exposure import Blow, Exposure, Work, expose, read_journal
-from tests.faults.storm.lives import ROOT, Life, Nursery, clean_environment
+from tests.faults.storm.exposure import Blow, Exposure, expose, read_journal
+from tests.faults.storm.lives import ROOT, Hang, Life, Nursery, clean_environment
 from tests.faults.storm.server import Server
 from tests.faults.storm.shop import Shop
 from tests.waiting import eventually
+
+T = TypeVar("T")
 
 #: Short times, whose relations are as the settings want them. Nothing ends for its attempts.
 SETTINGS = {
@@ -105,9 +108,9 @@ class Result:
     orders: int
     requests: int
     accepted: int
-    held: int
     in_flight: int
     late_heartbeats: int
+    verdicts: Mapping[str, int]
     problems: Mapping[str, Sequence[str]]
     seconds: float
     directory: str | None = None
@@ -120,6 +123,9 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """As a mapping."""
         return asdict(self)
+
+
+Story = Callable[["History", int], None]
 
 
 class History:
@@ -140,10 +146,13 @@ class History:
         self.faults = 0
         self.tally: Counter[str] = Counter()
         self.problems: dict[str, list[str]] = {}
+        #: What all consumers of this history are given beside the usual.
+        self.own_settings: dict[str, str] = {}
         #: Whether an order may be held although the provider replays keys.
         self.may_hold = not chapter.keeps_keys
         self.lives: list[Life] = []
         self._lock = threading.Lock()
+        self._open = ExitStack()
 
     def settings(self, **more: str) -> dict[str, str]:
         """A consumer's environment."""
@@ -152,9 +161,31 @@ class History:
             **({} if self.chapter.keeps_keys else WITHOUT_KEYS),
             "OUTBOX_DATABASE_URL": self.database_url,
             "EMAIL_API_URL": self.provider.url,
+            **self.own_settings,
             **self.world.settings,
             **more,
         }
+
+    def until_drained(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that the drain needs, too; it ends with the history."""
+        return self._open.enter_context(context)
+
+    def close(self) -> None:
+        """End what is still open."""
+        self.shop.close()
+        self._open.close()
+
+    def live_through(self, story: Story, faults: int) -> None:
+        """Let the story happen, and drain what it leaves. Who hangs is to blame, and ends here."""
+        try:
+            story(self, faults)
+            self.drain()
+        except (Hang, AssertionError) as error:
+            self.blame("drain", f"never came about: {error}")
+        for life in self.lives:
+            if not life.ended:
+                life.send(signal.SIGKILL)
+                life.wait()
 
     def consumer(self, settings: Mapping[str, str] | None = None, **how: Any) -> Life:
         """Start one, to live as ``life.Birth`` says."""
@@ -202,7 +233,6 @@ class History:
 
     def judge(self, seconds: float) -> Result:
         """Ask the oracle, once all faults are over and the queue is drained."""
-        self.shop.close()
         orders = oracle.read_orders(self.database_url)
         told = self._told()
         works = {life.number: read_journal(life.journal) for life in self.lives}
@@ -225,8 +255,8 @@ class History:
             orders=len(orders),
             requests=judgement.requests,
             accepted=judgement.accepted,
-            held=judgement.totals[Verdict.HELD],
             in_flight=exposure.in_flight,
+            verdicts={verdict.value: n for verdict, n in judgement.totals.items()},
             late_heartbeats=exposure.late_heartbeats,
             problems={whom: list(what) for whom, what in self.problems.items()},
             seconds=round(seconds, 3),
@@ -234,12 +264,14 @@ class History:
         )
 
     def _faults_met(self, orders: Iterable[int], exposure: Exposure) -> dict[int, int]:
-        """What the provider can't see. A call without an answer that it knows of is in its record."""
+        """What the provider can't see; a call without an answer that it knows of is its own."""
         traffic = oracle.read_record(self.provider.record)
         met = {}
         for order in orders:
             key = oracle.KEY.format(order)
-            seen = sum(request.met_fault for request in traffic[key].requests) if key in traffic else 0
+            seen = (
+                sum(request.met_fault for request in traffic[key].requests) if key in traffic else 0
+            )
             met[order] = exposure.met[key] + max(0, exposure.unanswered[key] - seen)
         return met
 
@@ -263,13 +295,6 @@ class History:
             lines += output.read_text().splitlines()
         return lines
 
-    def works(self) -> dict[int, Work]:
-        """What the consumers' journals say."""
-        return {life.number: read_journal(life.journal) for life in self.lives}
-
-
-Story = Callable[[History, int], None]
-
 
 def tell(
     world: World, chapter: Chapter, story: Story, faults: int, options: Sequence[str] = ()
@@ -284,10 +309,9 @@ def tell(
     directory.mkdir(parents=True)
     with _provider(world, directory, chapter, options) as provider:
         database_url = world.server.create()
-        history = History(world, chapter, directory, database_url, provider)
-        story(history, faults)
-        history.drain()
-        result = history.judge(time.monotonic() - started)
+        with closing(History(world, chapter, directory, database_url, provider)) as history:
+            history.live_through(story, faults)
+            result = history.judge(time.monotonic() - started)
         world.server.drop(database_url)
     if result.clean:
         shutil.rmtree(directory)

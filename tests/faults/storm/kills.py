@@ -54,7 +54,8 @@ def _one_death(history: History, dice: Random, how: dict[str, Any]) -> None:
         _at_any_time(history, dice, how)
         return
     moment, turn = _moment(dice)
-    life = history.consumer(moment=moment, turn=turn, **how).wait()
+    life = history.consumer(moment=moment, turn=turn, **how)
+    life.wait()
     if life.killed:
         _count(history, life.number, now())
         history.count(f"at {moment}")

@@ -1,4 +1,4 @@
-"""The life of one consumer, inside its own process: the shipped code, watched, and struck on command.
+"""The life of one consumer, in its own process: the shipped code, watched, struck on command.
 
 It keeps a journal for the rig, a line each, ``SECONDS SIGN WORDS``: which orders it is at work on,
 so that a fault can be counted for those that it met, and no other. The time is the system's own,
@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
@@ -41,6 +42,8 @@ OVERRIDES: Mapping[str, object] = {
 }
 #: Libpq waits no shorter for a server that does not answer.
 CONNECT_SECONDS = "2"
+#: The transport's word for a call that the last check before the first byte has stopped.
+NOT_STARTED = "not_started"
 #: A heartbeat that is so late, as a share of the lease, may have cost it.
 LATE = 0.6
 
@@ -59,6 +62,8 @@ class Sign(StrEnum):
 
     BEGIN = "+"
     END = "-"
+    #: A call that was started at that time (seconds), under a claim of that version, for that key.
+    CALL = ">"
     #: A call without a real answer.
     UNANSWERED = "!"
     #: No heartbeat from that time (seconds) until now.
@@ -138,6 +143,7 @@ def now() -> float:
 
 
 Write = Callable[[Sign, str], None]
+_claim_version: ContextVar[int] = ContextVar("claim_version")
 
 
 def journal(path: str) -> Write:
@@ -157,6 +163,7 @@ def _tell_of_work(write: Write) -> None:
     @wraps(work)
     async def told_work(self: Consumer, job: Job) -> None:
         write(Sign.BEGIN, job.effect_key)
+        _claim_version.set(job.claim_version)
         try:
             await work(self, job)
         finally:
@@ -166,7 +173,10 @@ def _tell_of_work(write: Write) -> None:
     async def told_call(
         self: EmailGateway, wire_key: str, body: bytes | None, **named: Any
     ) -> Answer:
+        started = now()
         answer: Answer = await call(self, wire_key, body, **named)
+        if answer.reason != NOT_STARTED:
+            write(Sign.CALL, f"{started:.6f} {_claim_version.get()} {wire_key}")
         if answer.meaning not in REAL:
             write(Sign.UNANSWERED, wire_key)
         return answer

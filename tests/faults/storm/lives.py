@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import signal as signals
+import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from shop_example.demo.leash import Leash
 from tests.faults.storm.life import Birth
@@ -67,13 +68,13 @@ class Life:
         self._wait(lambda: self.ended or self.stopped, seconds, "stop or end")
         return self
 
-    def send(self, number: signal.Signals) -> bool:
+    def send(self, number: signals.Signals) -> bool:
         """Send it a signal; False if it is no more."""
         pid = self.wait_for_birth()
         if self.ended:
             return False
         os.kill(pid, number)
-        if number is signal.SIGCONT:
+        if number is signals.SIGCONT:
             self.stopped = False
         return True
 
@@ -86,7 +87,7 @@ class Life:
             self.code = news.get("code")
             self._news.notify_all()
 
-    def _wait(self, condition: Any, seconds: float, what: str) -> None:
+    def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         with self._news:
             if not self._news.wait_for(condition, seconds):
                 raise Hang(f"process {self.number} (pid {self.pid}) did not {what} in {seconds} s")
@@ -139,10 +140,8 @@ class Nursery:
     ) -> None:
         self.close()
 
-    def _start(self, leash: Leash, log: Any) -> Any:
-        # Like Leash.start, with a pipe to it.
-        import subprocess
-
+    def _start(self, leash: Leash, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """As ``Leash.start`` does, with a pipe to it."""
         return subprocess.Popen(
             [sys.executable, "-m", "tests.faults.storm.nursery"],
             cwd=ROOT,

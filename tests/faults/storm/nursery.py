@@ -1,10 +1,10 @@
 """Where consumers are born: forks them from a process that has everything loaded.
 
-``python -m tests.faults.storm.nursery`` reads a JSON object a line: ``{"number": N, "birth": {...}}``
-for a consumer, ``{"number": N, "command": [...], "settings": {...}, "output": FILE}`` for the
-``outbox`` command. It answers with a line for each thing that happens to one: ``born`` (its process
-id), ``stopped``, ``signal`` (its name) or ``code``. Any number live side by side. When its input
-ends, it kills those that still live.
+``python -m tests.faults.storm.nursery`` reads a JSON object a line: ``{"number": N, "birth":
+{...}}`` for a consumer, ``{"number": N, "command": [...], "settings": {...}, "output": FILE}`` for
+the ``outbox`` command. It answers with a line for each thing that happens to one: ``born`` (its
+process id), ``stopped``, ``signal`` (its name) or ``code``. Any number live side by side. When its
+input ends, it kills those that still live.
 
 Starting Python and importing all of it takes half a second; a fork takes a hundredth of that.
 """
@@ -28,6 +28,7 @@ from outbox.commands import main as outbox_command
 from shop_example.emails import emails
 from tests.faults.orders import payload
 from tests.faults.storm.life import Birth, live
+
 
 class Nursery:
     """The children that live, by process id."""

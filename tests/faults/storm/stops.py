@@ -1,8 +1,10 @@
-"""SIGSTOP past the lease: another consumer finishes, then the stopped one goes on.
+"""SIGSTOP past the lease: others take over, then the stopped consumer goes on.
 
-Between the two the tables are written down. What a consumer that has lost its lease may change
-afterwards is one thing only: with the provider's acceptance in hand it moves an effect from open or
-held to delivered. And it has to say in its log that it lost each job that it held.
+In half of the rounds the others are in the midst of it by then, and stand still in their turn; in
+the other half they have finished, and between the two the tables are written down. What a consumer
+that has lost its lease may change afterwards is one thing only: with the provider's acceptance in
+hand it moves an effect from open or held to delivered. It starts no call for what it has lost, and
+has to say in its log that it has lost it.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from tests.faults import oracle
+from tests.faults.storm.exposure import read_journal
 from tests.faults.storm.history import History
 from tests.faults.storm.life import Act, now
 from tests.faults.storm.lives import Life
@@ -31,11 +34,25 @@ JOBS_EACH = 4
 #: One in so many is stopped at any time at all, in the middle of whatever it does.
 AT_ANY_TIME = 4
 LIFE_SECONDS_MAX = 0.25
+#: The share of rounds in which they go on while others are at work on what they had.
+IN_MIDST = 0.5
+OTHERS = 4
+#: Moments that come with every job, whatever becomes of it.
+SURELY_MET = (
+    "begin_effects:before",
+    "begin_effects:sent",
+    "begin_effects:after",
+    "settle_attempts:before",
+    "settle_attempts:sent",
+)
 #: What a person would be shown; of attempts and times nothing is left out.
-_EFFECTS = "SELECT effect_key, effect::text, state, provider_message_id FROM outbox.effect AS effect"
-_ENDED = "SELECT id, ended::text FROM outbox.ended_job AS ended"
+_EFFECTS = (
+    "SELECT effect_key, effect::text, state, provider_message_id FROM outbox.effect AS effect"
+)
+_ENDED = "SELECT id, effect_key, ended::text FROM outbox.ended_job AS ended"
 _LIVE = "SELECT id, effect_key, job::text FROM outbox.job AS job"
-_CLAIMED = "SELECT id FROM outbox.job WHERE claimed_by LIKE %s"
+_CLAIMED = "SELECT id, claim_version, effect_key FROM outbox.job WHERE claimed_by LIKE %s"
+_VERSIONS = "SELECT id, claim_version FROM outbox.job"
 _AT_WORK = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s AND state <> 'idle'"
 _LOST = re.compile(r"job (\d+)(?: \(.*?\))?: (?:lease lost|its claim no longer held)")
 
@@ -45,58 +62,114 @@ def stops(history: History, faults: int) -> None:
     rounds = 0
     while history.faults < faults:
         rounds += 1
-        if rounds > faults + 10:
-            history.blame("the rig", f"only {history.faults} of {faults} were stopped with a claim")
-            return
+        assert rounds <= faults + 10, f"only {history.faults} of {faults} were stopped with a claim"
         _round(history)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a consumer holds."""
+
+    job_id: int
+    version: int
+    effect_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
-    """A consumer that stands still, since when, and the jobs that it holds."""
+    """A consumer that stands still, since when, and its claims."""
 
     life: Life
     at: float
-    jobs: list[int]
+    claims: Sequence[Claim]
 
 
 def _round(history: History) -> None:
     history.shop.top_up(STOPPED_AT_ONCE * JOBS_EACH)
-    fates = [Random(history.dice.random()) for _ in range(STOPPED_AT_ONCE)]
-    with ThreadPoolExecutor(STOPPED_AT_ONCE) as threads:
-        found = list(threads.map(lambda fate: _stop(history, fate), fates))
-    stopped = [stop for stop in found if stop is not None]
+    in_midst = history.dice.random() < IN_MIDST
+    stopped = _stop_some(history, STOPPED_AT_ONCE, _anywhere)
     history.wait_for_leases()
-    history.drain()
-    before = _tables(history)
-    for stop in stopped:
-        history.blow(stop.at, now(), number=stop.life.number)
-        stop.life.send(signal.SIGCONT)
-    for stop in stopped:
-        _expect_a_clean_end(history, stop.life)
-        _must_say_so(history, stop)
-    _compare(history, before, _tables(history))
-    history.count("stopped", number=len(stopped))
-    history.faults += sum(bool(stop.jobs) for stop in stopped)
+    if in_midst:
+        stopped += _resume_in_midst(history, stopped)
+    else:
+        _resume_afterwards(history, stopped)
+    count = sum(bool(stop.claims) for stop in stopped)
+    history.faults += count
+    history.count("stopped without a claim", number=len(stopped) - count)
+    when = "in the midst of" if in_midst else "after"
+    history.count(f"went on {when} the others' work", number=count)
 
 
-def _stop(history: History, dice: Random) -> Stop | None:
-    """One consumer, to the point at which it stands still; ``None`` if it came to its end first."""
+Start = Callable[[History, Random], Life]
+
+
+def _stop_some(history: History, count: int, start: Start) -> list[Stop]:
+    """Start so many, all at once, and wait until they stand still; some may end instead."""
+    fates = [Random(history.dice.random()) for _ in range(count)]
+    with ThreadPoolExecutor(count) as threads:
+        stops = list(threads.map(lambda fate: _at_rest(history, start(history, fate)), fates))
+    return [stop for stop in stops if stop is not None]
+
+
+def _anywhere(history: History, dice: Random) -> Life:
+    """One that stops at a moment of a job's way, or at any time at all."""
     if dice.randrange(AT_ANY_TIME):
         turn = dice.choice((1, 1, 1, 2, 3))
-        life = history.consumer(moment=dice.choice(JOB_MOMENTS), turn=turn, act=Act.STOP)
-    else:
-        life = history.consumer()
-        time.sleep(dice.uniform(0, LIFE_SECONDS_MAX))
-        life.send(signal.SIGSTOP)
+        return history.consumer(moment=dice.choice(JOB_MOMENTS), turn=turn, act=Act.STOP)
+    life = history.consumer()
+    time.sleep(dice.uniform(0, LIFE_SECONDS_MAX))
+    life.send(signal.SIGSTOP)
+    return life
+
+
+def _with_a_job(history: History, dice: Random) -> Life:
+    """One that stops with the first job that it finds."""
+    return history.consumer(moment=dice.choice(SURELY_MET), act=Act.STOP)
+
+
+def _at_rest(history: History, life: Life) -> Stop | None:
     if life.wait_at_rest().ended:
         _expect_a_clean_end(history, life)
         return None
     at = now()
     # What it has sent may still be under way.
     eventually(lambda: not history.query(_AT_WORK, f"%:{life.pid}:%"), 30)
-    jobs = [job_id for (job_id,) in history.query(_CLAIMED, f"%:{life.pid}:%")]
-    return Stop(life, at, jobs)
+    rows = history.query(_CLAIMED, f"%:{life.pid}:%")
+    return Stop(life, at, [Claim(*row) for row in rows])
+
+
+def _resume_afterwards(history: History, stopped: Sequence[Stop]) -> None:
+    """All that they had is finished by others."""
+    history.drain()
+    before = _tables(history)
+    _resume(history, stopped)
+    _compare(history, before, _tables(history))
+
+
+def _resume_in_midst(history: History, stopped: Sequence[Stop]) -> list[Stop]:
+    """Others have taken some of what they had, and stand still in their turn; returns those."""
+    others = _stop_some(history, OTHERS, _with_a_job)
+    _resume(history, stopped)
+    history.wait_for_leases()
+    _resume(history, others)
+    return others
+
+
+def _resume(history: History, stopped: Sequence[Stop]) -> None:
+    """Let them go on, to their ends, and see that they are told what they have lost."""
+    # What nobody has taken is still their own, and they may finish that.
+    lost = [(stop, _taken(history, stop)) for stop in stopped]
+    at = now()
+    for stop in stopped:
+        history.blow(stop.at, now(), number=stop.life.number)
+        stop.life.send(signal.SIGCONT)
+    for stop, claims in lost:
+        _must_be_told(history, stop, claims, at)
+
+
+def _taken(history: History, stop: Stop) -> list[Claim]:
+    versions = dict(history.query(_VERSIONS))
+    return [claim for claim in stop.claims if versions.get(claim.job_id) != claim.version]
 
 
 def _expect_a_clean_end(history: History, life: Life) -> None:
@@ -126,12 +199,12 @@ def _compare(
             history.count("delivered by a late acceptance")
         else:
             history.blame(key, f"stale write: the effect was {old and old[1]}, is {row[1]}")
-    for job_id, row in before["job"].items():
-        if after["job"].get(job_id) != row and row[1] not in delivered:
-            history.blame(row[1], f"stale write: the job was {row[2]}")
-    if after["ended job"] != before["ended job"]:
-        new = after["ended job"].keys() ^ before["ended job"].keys()
-        history.blame("ended jobs", f"stale write: {sorted(new)}")
+    for table in ("job", "ended job"):
+        for job_id in before[table].keys() | after[table].keys():
+            was, is_now = before[table].get(job_id), after[table].get(job_id)
+            key = (was or is_now or ())[1]
+            if was != is_now and key not in delivered:
+                history.blame(key, f"stale write: the {table} was {was}, is {is_now}")
 
 
 def _accepted_ids(history: History) -> Mapping[str, set[str]]:
@@ -144,7 +217,14 @@ def _accepted_ids(history: History) -> Mapping[str, set[str]]:
     return found
 
 
-def _must_say_so(history: History, stop: Stop) -> None:
-    said = {int(found[1]) for found in _LOST.finditer(stop.life.log.read_text())}
-    for job_id in set(stop.jobs) - said:
-        history.blame(f"life {stop.life.number}", f"does not say that it has lost job {job_id}")
+def _must_be_told(history: History, stop: Stop, lost: Iterable[Claim], at: float) -> None:
+    """It ends well, starts no call for what was lost by then, and says that it has lost it."""
+    life = stop.life
+    _expect_a_clean_end(history, life)
+    said = {int(found[1]) for found in _LOST.finditer(life.log.read_text())}
+    calls = read_journal(life.journal).calls
+    for claim in lost:
+        if claim.job_id not in said:
+            history.blame(claim.effect_key, f"life {life.number} does not say that it has lost it")
+        if any(started > at for started in calls[claim.effect_key, claim.version]):
+            history.blame(claim.effect_key, f"life {life.number} calls although it has lost it")

@@ -1,0 +1,143 @@
+"""What a job costs the transaction that leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection as Link
+
+import psycopg
+
+from benchmarks import consuming
+from benchmarks.crew import Worker, crew, together
+from benchmarks.crew import run as run_loop
+from benchmarks.jobs import TOPIC
+from benchmarks.noop import NoOp
+from benchmarks.ordering import JOBS_OF, Wish, committer
+from benchmarks.record import Figure, Line, ratio
+from benchmarks.server import Server
+from benchmarks.turns import in_turns
+from outbox import Outbox
+from outbox.clock import boot_seconds
+from outbox.consumer import Consumer
+from shop_example.database import engine_of
+from shop_example.tables import create_tables
+
+_TABLE = "CREATE TABLE bench_row (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text text)"
+#: The kind without a job comes first.
+_CASES = {
+    "place_order": ("order", "order, job"),
+    "one-row transaction": ("row", "row, job", "row, job, no hint", "row, job by SQL"),
+}
+
+
+def run(server: Server, *, full: bool) -> Iterator[Line]:
+    """Transactions on several connections at a time, each in a process of its own."""
+    seconds, rounds = (3.0, 5) if full else (0.7, 3)
+    for connections in (1, 4, 8) if full else (1, 4):
+        for case in _CASES:
+            yield _compare(server, case, connections, seconds=seconds, rounds=rounds)
+    yield _hints(server, seconds, rounds)
+    yield _in_bulk(server, 100_000 if full else 5_000, rounds)
+
+
+def _compare(server: Server, case: str, connections: int, *, seconds: float, rounds: int) -> Line:
+    kinds = _CASES[case]
+    with _shop(server) as url, crew(committer, *((url, n) for n in range(connections))) as workers:
+        rates = in_turns({k: partial(_rate, url, workers, k, seconds) for k in kinds}, rounds)
+    without = kinds[0]
+    return Line(
+        "enqueue",
+        f"{case}, {connections} connection{'s' if connections > 1 else ''}",
+        {kind: Figure("transactions/s", values) for kind, values in rates.items()},
+        checked="after each round there were as many jobs as transactions with one",
+        # In time: so the rate without the job is the one above.
+        ratios={f"{kind} / {without}": ratio(rates[without], rates[kind]) for kind in kinds[1:]},
+        settings={"connections": connections, "seconds": seconds, "rounds": rounds},
+        words="ratios in time: how much longer a transaction takes with the job",
+    )
+
+
+def _hints(server: Server, seconds: float, rounds: int) -> Line:
+    """Eight connections, and a consumer process that has enough to do."""
+    with (
+        _shop(server) as url,
+        crew(_busy_consumer, (url,)),
+        crew(committer, *((url, n) for n in range(8))) as workers,
+    ):
+        kinds = ("row, job", "row, job, no hint")
+        rates = in_turns({k: partial(_rate, None, workers, k, seconds) for k in kinds}, rounds)
+    return Line(
+        "enqueue",
+        "8 connections, hints on and off, busy consumer",
+        {
+            "hints on": Figure("transactions/s", rates[kinds[0]]),
+            "hints off": Figure("transactions/s", rates[kinds[1]]),
+        },
+        checked="no job is looked for: the consumer takes them away meanwhile",
+        ratios={"hints on / off": ratio(rates[kinds[0]], rates[kinds[1]])},
+        settings={"connections": 8, "seconds": seconds, "rounds": rounds},
+    )
+
+
+def _in_bulk(server: Server, count: int, rounds: int) -> Line:
+    """One transaction with many jobs."""
+    rates = in_turns({"jobs": lambda: _bulk_rate(server, count)}, rounds)
+    return Line(
+        "enqueue",
+        f"{count} jobs in one transaction",
+        {"enqueue in a loop": Figure("jobs/s", rates["jobs"])},
+        checked=f"{count} jobs are there after each round",
+        settings={"jobs": count, "rounds": rounds},
+    )
+
+
+def _bulk_rate(server: Server, count: int) -> float:
+    payload = {"order_id": 1}
+    with server.database() as url, psycopg.connect(url) as connection:
+        outbox, started = Outbox(), boot_seconds()
+        for number in range(count):
+            outbox.enqueue(connection, TOPIC, payload, effect_key=f"bulk-{number}")
+        connection.commit()
+        seconds = boot_seconds() - started
+        assert _count_jobs(url) == count
+    return count / seconds
+
+
+@contextmanager
+def _shop(server: Server) -> Iterator[str]:
+    """A database with the shop's tables and one of the plainest kind."""
+    with server.database() as url:
+        engine = engine_of(url)
+        create_tables(engine)
+        engine.dispose()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(_TABLE)
+        yield url
+
+
+def _rate(url: str | None, workers: Sequence[Worker], kind: str, seconds: float) -> float:
+    """Let all commit for some seconds; without a ``url`` nobody looks at the jobs."""
+    before = _count_jobs(url) if url else 0
+    done: list[int] = together(workers, Wish(kind, seconds))
+    if url:
+        # Each has begun with one that doesn't count.
+        expected = (sum(done) + len(workers)) * JOBS_OF[kind]
+        assert _count_jobs(url) - before == expected, kind
+    return sum(done) / seconds
+
+
+def _count_jobs(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT count(*) FROM outbox.job").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _busy_consumer(link: Link, url: str) -> None:
+    """Be a consumer that works off what the others enqueue."""
+    link.send("ready")
+    gateway = NoOp(0)
+    consumer = Consumer(url, gateway, consuming.settings(), concurrency=50)
+    run_loop(consuming.until_stopped(link, consumer))

@@ -1,0 +1,149 @@
+"""The kinds of fault: what each is, how many the long run is to have, and what tells its story."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.faults.storm.blocks import blocks, heartbeats
+from tests.faults.storm.cuts import cuts, lost_answers
+from tests.faults.storm.history import Story
+from tests.faults.storm.kills import kills, kills_under_wrong_clocks
+from tests.faults.storm.lapses import OPTIONS, lapses
+from tests.faults.storm.shutdowns import shutdowns, terminations
+from tests.faults.storm.stops import stops
+
+#: Of the mail service, where calls are to be under way most of the time.
+SLOW = ("--latency-ms", "20")
+SLOWER = ("--latency-ms", "200")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault.
+
+    ``fault``: what is counted as one. ``aim``: how many the long run has. ``batch``: how many a
+    history has. ``options``: of its mail service.
+    """
+
+    name: str
+    fault: str
+    story: Story
+    aim: int
+    batch: int
+    options: Sequence[str] = ()
+    providers: Sequence[bool] = (True, False)
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "kills",
+            "a consumer killed (SIGKILL): before, during or after a statement, a connect, a send, "
+            "a receive, or at any time; three live side by side",
+            kills,
+            8_000,
+            100,
+        ),
+        Kind(
+            "stops",
+            "a consumer stopped (SIGSTOP) while it held a claim, until the lease had run out and "
+            "others had finished, or were at work on its jobs; then SIGCONT",
+            stops,
+            1_000,
+            40,
+            SLOW,
+        ),
+        Kind(
+            "shutdowns",
+            "an immediate shutdown of PostgreSQL with jobs in flight, and its recovery",
+            shutdowns,
+            500,
+            25,
+            SLOW,
+        ),
+        Kind(
+            "lost-answers",
+            "a committed statement whose client never got the answer: the shop's COMMIT, a claim "
+            "that found jobs, begin, settle, a heartbeat",
+            lost_answers,
+            1_000,
+            100,
+        ),
+        Kind(
+            "cuts",
+            "a request or an answer, of PostgreSQL or of the provider: reset, half of it and then "
+            "a reset, silence, or a delay",
+            cuts,
+            2_000,
+            150,
+        ),
+        Kind(
+            "terminations",
+            "a session of a living consumer ended by pg_terminate_backend, its five connections "
+            "in turn",
+            terminations,
+            500,
+            100,
+            SLOW,
+        ),
+        Kind(
+            "lapses",
+            "an order whose first request was accepted unheard, and whose key the provider forgot "
+            "before it could be tried again",
+            lapses,
+            300,
+            60,
+            OPTIONS,
+            providers=(True,),
+        ),
+        Kind(
+            "wrong-clocks",
+            "a kill as above, of consumers whose wall clock is a day ahead, a day behind, frozen, "
+            "or jumping",
+            kills_under_wrong_clocks,
+            500,
+            100,
+        ),
+        Kind(
+            "blocks",
+            "a consumer that blocked its own event loop past its leases, beside others",
+            blocks,
+            200,
+            20,
+        ),
+        Kind(
+            "heartbeats",
+            "a consumer whose heartbeats failed for longer than a lease, while calls were slow",
+            heartbeats,
+            100,
+            8,
+            SLOWER,
+        ),
+    )
+}
+
+#: What this rig does not do.
+NOT_TRIED = (
+    (
+        "Loss of power, a disk that lies about a sync, a full disk: processes die here, the "
+        "machine does not, and PostgreSQL's files are kept by the system they run on."
+    ),
+    (
+        "PostgreSQL away for minutes, a failover to a replica, a primary that turns read-only, a "
+        "database that lost committed transactions."
+    ),
+    "A jump of the database's own clock, and a machine that is suspended.",
+    (
+        "Silence for as long as the settings of production wait (30 s for a statement, 30 s for a "
+        "call): all waits are scaled down, leases are 1 or 2 s, and a delay is 0.1 to 1.2 s."
+    ),
+    "TLS, a pooler between consumer and database, more than one machine.",
+    "A real provider. The mail service is a model of one, built from its documentation.",
+    "Two kinds of fault at the same time, but for kills under wrong clocks.",
+    (
+        "A seed chooses which fault comes where; it does not decide how the system schedules "
+        "processes. A replay repeats the plan, not each microsecond."
+    ),
+)

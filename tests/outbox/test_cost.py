@@ -1,0 +1,251 @@
+"""What a job costs the database, in counts: they are the same on any machine, clocks are not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.rows import class_row
+
+from benchmarks import jobs
+from benchmarks.counting import Traffic, counted
+from benchmarks.noop import NoOp
+from outbox import Outbox, statements
+from outbox.consumer import Consumer
+from outbox.job import Job
+from outbox.settings import OutboxSettings
+
+if TYPE_CHECKING:
+    from tests.databases import Databases
+
+JOBS = 1000
+BATCH = 50
+REQUEST_BYTES = 3000
+Plan = dict[str, Any]
+
+
+def enqueue(connection: psycopg.Connection, count: int) -> None:
+    """As an application does, so that the table's pages are as full as enqueue makes them."""
+    with connection.transaction():
+        for number in range(count):
+            Outbox().enqueue(connection, jobs.TOPIC, {"n": number}, effect_key=f"job-{number}")
+
+
+async def drain(url: str, concurrency: int = BATCH) -> Traffic:
+    """Let one consumer with default settings work off all jobs, and count what it sends."""
+    gateway = NoOp(REQUEST_BYTES)
+    settings = OutboxSettings.load(_env_file=None)
+    with counted() as traffic:
+        consumer = Consumer(url, gateway, settings, concurrency=concurrency)
+        assert await consumer.run(drain=True, timeout_seconds=60) == 0
+    assert gateway.calls == JOBS
+    return traffic
+
+
+# -- statements ----------------------------------------------------------------------------------
+
+
+async def test_fifty_at_a_time_a_job_costs_a_fifth_of_a_statement(
+    connection: psycopg.Connection, database_url: str
+) -> None:
+    """Claim, begin and settle share their statements: 0.2 a job, and as few round trips."""
+    enqueue(connection, JOBS)
+    traffic = await drain(database_url)
+    assert traffic.statements.total() / JOBS <= 0.2, traffic.statements
+    assert traffic.round_trips / JOBS <= 0.2, traffic.statements
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+_HOT = """
+SELECT n_tup_upd AS updates, n_tup_hot_upd AS hot FROM pg_stat_user_tables
+WHERE relid = 'outbox.job'::regclass
+"""
+CLAIM = {
+    "topics": [jobs.TOPIC],
+    "priorities": [0],
+    "floors": [0],
+    "limit": BATCH,
+    "claimed_by": "test",
+    "lease_seconds": 60.0,
+}
+
+
+def test_claims_are_heap_only_updates(connection: psycopg.Connection) -> None:
+    """A claim finds room beside the row, and writes no index."""
+    enqueue(connection, JOBS)
+    query = statements.psycopg("claim_jobs").encode()
+    for _ in range(JOBS // BATCH):
+        assert len(connection.execute(query, CLAIM).fetchall()) == BATCH
+    updates, hot = counts_of(connection, _HOT)
+    assert updates == JOBS
+    assert hot / updates >= 0.8
+
+
+def counts_of(connection: psycopg.Connection, query: str) -> tuple[int, ...]:
+    """A row of statistics, this session's latest included."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row
+
+
+# -- buffers and plans ---------------------------------------------------------------------------
+
+MANY = 100_000
+#: More than this no hot statement may read for a job of its batch, whatever the tables hold: a
+#: probe of an index is four buffers or so, and a row some more to be written.
+BUFFERS_PER_JOB_MAX = 60
+#: All that a consumer runs while it works, and what an enqueue runs.
+HOT = (
+    "begin_effects", "claim_crashed_job", "claim_jobs", "extend_leases", "find_crashed_job",
+    "insert_job", "list_lanes", "promote_due_jobs", "read_effects", "release_held_jobs",
+    "release_ordered_jobs", "reopen_effects", "settle_attempts",
+)  # fmt: skip
+
+#: Plans that are not bounded yet, and are to be: a generic plan (which PostgreSQL takes only where
+#: it believes that it is no dearer) that joins all of a table to what was picked.
+NOT_YET = {("claim_jobs", "force_generic_plan"), ("release_held_jobs", "force_generic_plan")}
+
+
+def test_a_claim_steps_over_dead_entries_once(
+    connection: psycopg.Connection, database_url: str
+) -> None:
+    """Behind 100,000 jobs that are gone, but not for a snapshot that is held, a claim that starts
+    at its floor reads no more than it would of a short queue.
+    """
+    jobs.fill(connection, MANY)
+    with psycopg.connect(database_url) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT count(*) FROM outbox.job")
+        connection.execute("DELETE FROM outbox.job")
+        jobs.fill(connection, 10 * BATCH, prefix="live-")
+        row = connection.execute("SELECT min(position) FROM outbox.job").fetchone()
+        assert row is not None
+        plan = explained(connection, "claim_jobs", CLAIM | {"floors": [row[0]]})
+    assert buffers(plan) <= BUFFERS_PER_JOB_MAX * BATCH
+
+
+@pytest.fixture(scope="module", params=["knows the tables", "knows nothing"])
+def large_database_url(databases: Databases, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with 100,000 jobs ready and as many effects, of which the planner knows this."""
+    url = databases.create_migrated()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("job", "effect"):
+            connection.execute(
+                f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = off)".encode()
+            )
+        jobs.fill(connection, MANY)
+        jobs.remember(connection, MANY)
+        if request.param == "knows the tables":
+            connection.execute("ANALYZE outbox.job, outbox.effect")
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def large(large_database_url: str) -> Iterator[psycopg.Connection]:
+    """A connection to it; what it writes is undone."""
+    with psycopg.connect(large_database_url) as connection:
+        yield connection
+        connection.rollback()
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        (name, mode)
+        for name in HOT
+        for mode in ("force_custom_plan", "force_generic_plan")
+        if (name, mode) not in NOT_YET
+    ],
+)
+def test_no_hot_statement_reads_all_of_a_table(
+    large: psycopg.Connection, name: str, mode: str
+) -> None:
+    """Of 100,000 jobs and as many effects: by index, no sort of the table, a bounded reading."""
+    given = parameters(large, name)
+    large.execute(f"SET LOCAL plan_cache_mode = {mode}".encode())
+    plan = explained(large, name, given)
+    for node in nodes(plan):
+        what = node["Node Type"], node.get("Relation Name")
+        assert not (what[0] == "Seq Scan" and what[1] in {"job", "effect"}), what
+        assert not (what[0] == "Sort" and node["Actual Rows"] > 10 * BATCH), what
+    assert buffers(plan) <= BUFFERS_PER_JOB_MAX * BATCH
+
+
+def parameters(connection: psycopg.Connection, name: str) -> dict[str, object]:
+    """What a consumer, or an enqueue, gives a hot statement."""
+    given: dict[str, object]
+    if name == "claim_jobs":
+        given = CLAIM
+    elif name == "insert_job":
+        given = dict.fromkeys(statements.parameters(name)) | {
+            "topic": jobs.TOPIC, "priority": 0, "effect_key": "new", "payload": "{}",
+            "payload_fingerprint": hashlib.sha256(b"{}").digest(), "notify": True,
+        }  # fmt: skip
+    else:
+        given = batch(connection) | {"limit": 1000, "topics": [jobs.TOPIC], "priorities": [0]}
+    if name == "settle_attempts":
+        begin = {key: given[key] for key in statements.parameters("begin_effects")}
+        connection.execute(statements.psycopg("begin_effects").encode(), begin)
+    return {key: given[key] for key in statements.parameters(name)}
+
+
+def batch(connection: psycopg.Connection) -> dict[str, object]:
+    """Claim the first fifty jobs, and give all that may be asked about them."""
+    with connection.cursor(row_factory=class_row(Job)) as cursor:
+        claimed = cursor.execute(statements.psycopg("claim_jobs").encode(), CLAIM).fetchall()
+    assert len(claimed) == BATCH
+    keys = [job.effect_key for job in claimed]
+    each: dict[str, object] = {
+        "claim_versions": 1, "requests": b"x" * REQUEST_BYTES, "request_hashes": b"h" * 32,
+        "requests_seen": 1, "effect_states": "delivered", "nothing_open": True,
+        "job_actions": "done", "refunds": False, "delays_seconds": 0.0, "reasons": "r",
+        "details": "d",
+    }  # fmt: skip
+    return {
+        **{name: [value] * BATCH for name, value in each.items()},
+        "job_ids": [job.id for job in claimed],
+        "ceilings": [max(job.position for job in claimed)],
+        "wire_keys": keys, "effect_keys": keys, "message_ids": keys,
+        "claimed_by": "test", "provider": "p", "account": "a", "lease_seconds": 60.0,
+    }  # fmt: skip
+
+
+def explained(connection: psycopg.Connection, name: str, given: dict[str, object]) -> Plan:
+    """Run a statement as a prepared one; its plan, and what that did."""
+    order = sorted(given)
+    numbered = re.sub(
+        r"(?<![:\w]):([a-z_]+)\b",
+        lambda found: f"${order.index(found[1]) + 1}",
+        statements.text(name),
+    )
+    connection.execute(f"PREPARE hot AS {numbered}".encode())
+    marks = ", ".join(["%s"] * len(order))
+    arguments = f"({marks})" if order else ""
+    with psycopg.ClientCursor(connection) as cursor:
+        cursor.execute(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE hot {arguments}".encode(),
+            [given[parameter] for parameter in order],
+        )
+        row = cursor.fetchone()
+    assert row is not None
+    plan: Plan = row[0][0]["Plan"]
+    return plan
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    """A plan's node and all below it."""
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def buffers(plan: Plan) -> int:
+    """How many buffers it touched."""
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
