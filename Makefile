@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench lock db-stop db-wipe clean FORCE
+.PHONY: help demo test faults check bench lock db-stop db-wipe clean FORCE
 
 # The first of these that is 3.11 or newer; name another one by `make PYTHON=... demo`.
 PYTHON ?= $(firstword $(foreach candidate,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -12,6 +12,8 @@ PYTHON ?= $(firstword $(foreach candidate,python3 python3.14 python3.13 python3.
 	python3)
 # Test processes side by side; more than the cores make no test faster.
 WORKERS ?= 2
+# So many faults in all, shared out among the kinds; unset: the thousands of the long run.
+FAULTS ?=
 ARGS ?=
 
 INSTALLED := .venv/installed
@@ -30,6 +32,10 @@ demo: $(INSTALLED) ## orders under faults, kills and restarts, and what became o
 test: $(INSTALLED) ## the whole test suite (ARGS="-k name", WORKERS=2)
 	@echo "+ $(RUN) -m pytest -n $(WORKERS) $(ARGS)"
 	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+
+faults: $(INSTALLED) ## thousands of faults of each kind, and their count in docs/evidence.md (FAULTS=300 for a few, ARGS="--help")
+	@echo "+ $(RUN) -m tests.faults.storm $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)"
+	@$(RUN) -m tests.faults.storm $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
 
 check: $(INSTALLED) ## lint, format, types and layers
 	.venv/bin/ruff check

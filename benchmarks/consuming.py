@@ -22,6 +22,7 @@ from outbox.consumer import Consumer
 from outbox.settings import OutboxSettings
 
 DRAIN_SECONDS_MAX = 600.0
+PEAK = "peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,6 @@ class Drained:
     code: int
     calls: int
     cpu_seconds: float
-    peak_megabytes: float
 
 
 def settings() -> OutboxSettings:
@@ -40,13 +40,19 @@ def settings() -> OutboxSettings:
 
 
 def drainer(link: Link, request_bytes: int, concurrency: int) -> None:
-    """Be a process that drains the database it is told, each time as a consumer just started."""
+    """Be a process that drains the database it is told, each time as a consumer just started.
+
+    Told ``PEAK``, it says how much memory it has held at most.
+    """
     for url in messages(link):
+        if url == PEAK:
+            link.send(peak_megabytes())
+            continue
         before = cpu_seconds()
         gateway = NoOp(request_bytes)
         consumer = Consumer(url, gateway, settings(), concurrency=concurrency)
         code = run(consumer.run(drain=True, timeout_seconds=DRAIN_SECONDS_MAX))
-        link.send(Drained(code, gateway.calls, cpu_seconds() - before, peak_megabytes()))
+        link.send(Drained(code, gateway.calls, cpu_seconds() - before))
 
 
 def drain(workers: list[Worker], url: str) -> tuple[float, int]:

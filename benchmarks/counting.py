@@ -35,10 +35,14 @@ def counted() -> Iterator[Traffic]:
     traffic = Traffic()
     connection, cursor = psycopg.AsyncConnection, psycopg.AsyncCursor
     wait, execute = connection.wait, cursor.execute
+    listens: dict[psycopg.AsyncConnection[Any], bool] = {}
 
     async def counting_wait(self: psycopg.AsyncConnection[Any], *args: Any, **given: Any) -> Any:
-        if not self.info.get_parameters().get("application_name", "").startswith("outbox listen"):
-            traffic.round_trips += 1
+        if self not in listens:
+            listens[self] = (
+                self.info.get_parameters().get("application_name", "").startswith("outbox listen")
+            )
+        traffic.round_trips += not listens[self]
         return await wait(self, *args, **given)
 
     async def counting_execute(

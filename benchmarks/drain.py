@@ -37,6 +37,8 @@ def _compare(server: Server, count: int, rounds: int, request_bytes: int) -> Lin
             name: partial(_rate, server, count, exactly_once, way) for name, way in ways.items()
         }
         rates = in_turns(contenders, rounds)
+        workers[0].tell(consuming.PEAK)
+        peak = Figure("MB", [workers[0].receive()])
     one, two = rates["one consumer process"], rates["two consumer processes"]
     ratios = {"one / by hand": ratio(one, rates["by hand"]), "two / one": ratio(two, one)}
     if "pgbench" in rates:
@@ -45,7 +47,8 @@ def _compare(server: Server, count: int, rounds: int, request_bytes: int) -> Lin
     return Line(
         "drain",
         f"{count} jobs, {request}",
-        {name: Figure("jobs/s", values) for name, values in rates.items()},
+        {name: Figure("jobs/s", values) for name, values in rates.items()}
+        | {"peak memory of a process, all rounds": peak},
         checked=f"{count} jobs a round and contender, each ran exactly once",
         ratios=ratios,
         settings={"concurrency": CONCURRENCY, "batch by hand": BATCH, "rounds": rounds},

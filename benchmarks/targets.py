@@ -49,6 +49,9 @@ class Target:
         return self.at_most is not None and value <= self.at_most
 
 
+_PYTHON_PEERS = (
+    "procrastinate", "pgqueuer, asyncpg", "pgqueuer, psycopg", "oban", "faststream-outbox",
+)  # fmt: skip
 _ORDER = "order, job / order"
 _HELD = "last / first"
 TARGETS = (
@@ -118,5 +121,21 @@ TARGETS = (
     Target(
         "statements per e-mail, 50 in flight, over HTTP",
         "cost", "per e-mail", "statements", at_most=0.2,
+    ),
+    *(
+        Target(
+            f"drain of no-op jobs, outbox / {peer}",
+            "peers", "drain of 20000", f"outbox / {peer}", at_least=1,
+        )
+        for peer in _PYTHON_PEERS
+    ),
+    *(
+        Target(
+            f"cost of a job in a one-row transaction, outbox / {peer}, {connections} connection(s)",
+            "peers", "one-row transaction with the job / without, in time, "
+            f"{connections} ", f"outbox / {peer}", at_most=1,
+        )
+        for peer in ("procrastinate", "oban")
+        for connections in (1, 4)
     ),
 )  # fmt: skip

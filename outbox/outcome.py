@@ -115,6 +115,7 @@ class Policy:
 
 #: Retry-After is obeyed up to this; a provider that asks for more is asked again by then.
 RETRY_AFTER_SECONDS_MAX = 600.0
+RETRY_AFTER_SECONDS_MIN = 1.0
 
 
 def after_answer(
@@ -216,8 +217,9 @@ class _Decision:
     def _retry(self, *, spend: bool, nothing_open: bool, detail: str | None = None) -> Outcome:
         delay = self.policy.backoff.delay_seconds(self.attempt.requests_sent)
         if self.answer.retry_after_seconds is not None:
+            # A provider that says 0 is not asked at once, and at once again.
             delay = max(
-                delay if spend else 0.0,
+                delay if spend else min(delay, RETRY_AFTER_SECONDS_MIN),
                 min(self.answer.retry_after_seconds, RETRY_AFTER_SECONDS_MAX),
             )
         return Outcome(

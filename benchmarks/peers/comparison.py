@@ -122,6 +122,9 @@ def _commits(
         f"one-row transaction with the job / without, in time, {connections} connection(s)",
         {name: Figure("ratio", values) for name, values in costs.items()},
         checked="each transaction was committed",
+        ratios={
+            f"outbox / {name}": ratio(costs["outbox"], costs[name]) for name in list(costs)[1:]
+        },
         settings={"connections": connections, "seconds": seconds, "rounds": rounds},
     )
 

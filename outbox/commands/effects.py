@@ -14,7 +14,7 @@ from outbox.commands.answer import (
     print_table,
     say,
 )
-from outbox.commands.options import AsJson, Key, Limit, Topic, parse_key
+from outbox.commands.options import JSON_PAGE, PAGE, AsJson, Key, PageLimit, Topic, parse_key
 from outbox.commands.resolve import resolve_command
 from outbox.commands.session import operator
 from outbox.commands.wording import moment
@@ -40,7 +40,7 @@ _SENT = {
 def list_command(
     state: Annotated[EffectState | None, typer.Option(help="Only in this state.")] = None,
     topic: Topic = None,
-    limit: Limit = 50,
+    limit: PageLimit = None,
     after: Annotated[
         str | None, typer.Option(metavar="KEY", parser=parse_key, help="Only keys after it.")
     ] = None,
@@ -48,7 +48,14 @@ def list_command(
 ) -> None:
     """List the ledger's keys in their order."""
     with operator() as found:
-        page = list_effects(found, state=state, topic=topic, after=after or "", limit=limit)
+        if json and limit is None:
+            key = after or ""
+            while page := list_effects(found, state=state, topic=topic, after=key, limit=JSON_PAGE):
+                print_json_lines(page)
+                key = page[-1].effect_key
+            return
+        shown = limit or PAGE
+        page = list_effects(found, state=state, topic=topic, after=after or "", limit=shown)
     if json:
         print_json_lines(page)
         return
@@ -58,7 +65,7 @@ def list_command(
     )
     if not page:
         say("no such effects")
-    elif len(page) == limit:
+    elif len(page) == shown:
         say(f"there may be more: --after {page[-1].effect_key}")
 
 

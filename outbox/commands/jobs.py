@@ -17,7 +17,7 @@ from outbox.commands.answer import (
     say,
 )
 from outbox.commands.effects import effect_line
-from outbox.commands.options import AsJson, JobId, JobState, Limit, Topic
+from outbox.commands.options import JSON_PAGE, PAGE, AsJson, JobId, JobState, PageLimit, Topic
 from outbox.commands.session import operator
 from outbox.commands.wording import moment
 from outbox.errors import OutboxError
@@ -50,15 +50,24 @@ def jobs_command(
         ),
     ] = None,
     topic: Topic = None,
-    limit: Limit = 50,
+    limit: PageLimit = None,
     after: Annotated[int, typer.Option(min=0, metavar="JOB_ID", help="Only ids above it.")] = 0,
     json: AsJson = False,
 ) -> None:
     """List jobs by id, with what they wait for or why they ended; or show one of them."""
     if context.invoked_subcommand is not None:
         return
+    states = _states(state)
     with operator() as found:
-        page = list_jobs(found, states=_states(state), topic=topic, after=after, limit=limit)
+        if json and limit is None:
+            while page := list_jobs(
+                found, states=states, topic=topic, after=after, limit=JSON_PAGE
+            ):
+                print_json_lines(page)
+                after = page[-1].id
+            return
+        shown = limit or PAGE
+        page = list_jobs(found, states=states, topic=topic, after=after, limit=shown)
     if json:
         print_json_lines(page)
         return
@@ -67,7 +76,7 @@ def jobs_command(
     )
     if not page:
         say("no such jobs")
-    elif len(page) == limit:
+    elif len(page) == shown:
         say(f"there may be more: --after {page[-1].id}")
 
 

@@ -74,4 +74,11 @@ JobIds = Annotated[
 Topic = Annotated[
     str | None, typer.Option(metavar="TOPIC", parser=parse_text, help="Only of this topic.")
 ]
+#: How many rows a list shows a person, unless told; as JSON lines it gives all, page by page.
+PAGE = 50
+JSON_PAGE = 1000
+PageLimit = Annotated[
+    int | None,
+    typer.Option(min=1, max=1_000_000, help=f"At most so many; unset: {PAGE}, or all with --json."),
+]
 Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.model import surroundings, tables
-from tests.model.state import LAPSED, LIVE, Action, Consumer, Effect, Job, State, World
+from tests.model.state import LIVE, Action, Consumer, Effect, Job, State, World
 
 Step = tuple[Action, State]
 

@@ -81,13 +81,13 @@ async def test_the_code_does_not_follow_a_sabotaged_model(bench: Bench, sabotage
     with pytest.raises(Disagreement) as caught:
         await bench.replay(sound, found.trace)
 
-    # Where the sound model parts ways too; what a process has decided shows at its next step.
+    # Not before the sound model does; what a process has decided shows at its next step.
     parted = next(
         at
         for at, ((_, before), (action, after)) in enumerate(pairwise(found.trace), start=1)
         if dict(steps(sound, before)).get(action) != after
     )
-    assert parted <= caught.value.at <= parted + 2
+    assert caught.value.at >= parted
 
 
 def test_together_the_traces_take_every_kind_of_step() -> None:

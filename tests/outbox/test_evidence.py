@@ -199,3 +199,31 @@ def test_the_grace_can_be_chosen(grace: float) -> None:
         return asyncio.get_running_loop().time()
 
     assert run(story()) == pytest.approx(grace)
+
+
+def test_one_call_at_a_time_the_next_failure_is_the_witness() -> None:
+    """Nobody answers while it waits; others that were answered between two failures decide."""
+
+    async def story() -> list[bool]:
+        evidence = Evidence()
+        first = await evidence.own_fault("poison", 1.0, others=False)
+        evidence.record("other", real=True, now=2.0)
+        second = await evidence.own_fault("poison", 3.0, others=False)
+        third = await evidence.own_fault("poison", 5.0, others=False)
+        return [first, second, third]
+
+    assert run(story()) == [False, True, False]
+
+
+def test_one_call_at_a_time_an_outage_charges_nobody() -> None:
+    """Failures without a real answer between them say nothing, however many there are."""
+
+    async def story() -> bool:
+        evidence = Evidence()
+        for second in range(20):
+            if await evidence.own_fault("poison", float(second), others=False):
+                return True
+            evidence.record("other", real=False, now=second + 0.5)
+        return False
+
+    assert not run(story())

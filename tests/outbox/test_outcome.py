@@ -369,11 +369,11 @@ def test_each_further_request_waits_longer(
 @pytest.mark.parametrize(
     ("meaning", "retry_after", "low", "high"),
     [
-        (Meaning.THROTTLED, 0.0, 0, 0),
+        (Meaning.THROTTLED, 0.0, 1, 1),
         (Meaning.THROTTLED, 7.0, 7, 7),
         (Meaning.THROTTLED, 86_400.0, RETRY_AFTER_SECONDS_MAX, RETRY_AFTER_SECONDS_MAX),
         (Meaning.THROTTLED, float("inf"), RETRY_AFTER_SECONDS_MAX, RETRY_AFTER_SECONDS_MAX),
-        (Meaning.THROTTLED, -5.0, 0, 0),
+        (Meaning.THROTTLED, -5.0, 1, 1),
         (Meaning.UNAVAILABLE, 7.0, 7, 7),
         (Meaning.THROTTLED, None, 64, 80),
     ],

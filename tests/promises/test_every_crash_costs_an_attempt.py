@@ -132,6 +132,20 @@ async def test_as_many_calls_are_made_as_attempts_are_allowed(
     assert tables.states()[job_id] == ("held", "max_attempts")
 
 
+async def test_one_call_at_a_time_a_bad_job_ends_one_call_after_its_cap(
+    database_url: str, enqueue: Enqueue, tables: Tables
+) -> None:
+    """Nobody can answer while its failure waits, so its next failure is the witness."""
+    gateway = ScriptedGateway(max_attempts=3)
+    job_id = enqueue("k-bad")
+    gateway.plan("k-bad", *[FAILS] * 50)
+    for number in range(150):
+        enqueue(f"k-{number}")
+    assert await drain(database_url, gateway, concurrency=1) == 0
+    assert len(gateway.calls_of("k-bad")) == 4
+    assert tables.states()[job_id] == ("held", "max_attempts")
+
+
 async def test_a_jobs_own_cap_goes_before_the_default(
     database_url: str, enqueue: Enqueue, tables: Tables, by_hand: ByHand
 ) -> None:

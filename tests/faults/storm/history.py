@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,7 +22,7 @@ from tests.faults import oracle
 from tests.faults.oracle import Verdict
 from tests.faults.provider import Provider
 from tests.faults.storm.exposure import Blow, Exposure, expose, read_journal
-from tests.faults.storm.lives import ROOT, Hang, Life, Nursery, clean_environment
+from tests.faults.storm.lives import Hang, Life, Nursery
 from tests.faults.storm.server import Server
 from tests.faults.storm.shop import Shop
 from tests.waiting import eventually
@@ -41,13 +39,14 @@ SETTINGS = {
     "EMAIL_CONCURRENCY": "4",
     "OUTBOX_LEASE_SECONDS": "1.0",
     "OUTBOX_HEARTBEAT_SECONDS": "0.1",
-    "OUTBOX_POLL_SECONDS": "0.05",
+    "OUTBOX_POLL_SECONDS": "0.1",
     "OUTBOX_BACKOFF_SECONDS": "0.05",
     "OUTBOX_BACKOFF_MAX_SECONDS": "0.2",
     "OUTBOX_MAX_ATTEMPTS": "1000",
 }
 #: A provider that keeps no keys, and what is to be done about what is unknown.
 WITHOUT_KEYS = {"EMAIL_KEY_WINDOW_SECONDS": "0", "EMAIL_UNKNOWN": "hold"}
+RECORD = "mails.jsonl"
 DRAIN_SECONDS = 60.0
 DRAINING = 2
 
@@ -289,7 +288,9 @@ class History:
         for words in (["effects", "list"], ["jobs", "--state", "all"]):
             output = self.directory / f"{words[0]}.jsonl"
             command = [*words, "--limit", "1000000", "--json"]
-            life = self.world.nursery.command(self.directory, self.settings(), command, output)
+            life = self.world.nursery.program(
+                self.directory, "outbox", command, output, self.settings()
+            )
             if life.wait().code != 0:
                 self.blame("outbox", f"{words} ended with {life.code or life.signal}")
             lines += output.read_text().splitlines()
@@ -325,22 +326,18 @@ def _provider(
     world: World, directory: Path, chapter: Chapter, options: Sequence[str]
 ) -> Iterator[Provider]:
     """A mail service with a record of this history's own."""
-    record = directory / "mails.jsonl"
-    words = ["--port", "0", "--json", "--record", str(record), *options]
+    output = directory / "mail-service.jsonl"
+    words = ["--port", "0", "--json", "--record", str(directory / RECORD), *options]
     words += [] if chapter.keeps_keys else ["--no-keys"]
-    with (directory / "mail-service.log").open("ab") as log:
-        process = world.leash.start(
-            [sys.executable, "-m", "shop_example.mail_service", *words],
-            environment=clean_environment(),
-            directory=ROOT,
-            log=log,
-            stdout=subprocess.PIPE,
-        )
-    assert process.stdout is not None
-    with process.stdout:
-        try:
-            ready = json.loads(process.stdout.readline())
-            yield Provider(ready["url"], Path(ready["record"]), chapter.keeps_keys)
-        finally:
-            process.terminate()
-            process.wait()
+    service = world.nursery.program(directory, "mail-service", words, output)
+    try:
+        line = eventually(lambda: _first_line(output))
+        yield Provider(json.loads(line)["url"], directory / RECORD, chapter.keeps_keys)
+    finally:
+        service.send(signal.SIGTERM)
+        service.wait()
+
+
+def _first_line(path: Path) -> str | None:
+    line, end, _ = path.read_text().partition("\n") if path.exists() else ("", "", "")
+    return line if end else None

@@ -28,7 +28,7 @@ class Hang(Exception):
 
 @dataclass(slots=True)
 class Life:
-    """One consumer, or one run of the ``outbox`` command.
+    """One consumer, or one run of another program.
 
     ``signal`` or ``code`` say how it ended.
     """
@@ -112,12 +112,18 @@ class Nursery:
         self._order(life, birth=asdict(birth))
         return life
 
-    def command(
-        self, directory: Path, settings: Mapping[str, str], words: Sequence[str], output: Path
+    def program(
+        self,
+        directory: Path,
+        name: str,
+        words: Sequence[str],
+        output: Path,
+        settings: Mapping[str, str] | None = None,
     ) -> Life:
-        """Run the ``outbox`` command."""
+        """Run ``outbox`` or ``mail-service``, which write to this file."""
         life = self._new(directory)
-        self._order(life, command=list(words), settings=dict(settings), output=str(output))
+        given = {"words": list(words), "settings": dict(settings or {}), "output": str(output)}
+        self._order(life, program=name, **given)
         return life
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Where consumers are born: forks them from a process that has everything loaded.
+"""Where consumers are born, and mail services: forks of a process that has everything loaded.
 
 ``python -m tests.faults.storm.nursery`` reads a JSON object a line: ``{"number": N, "birth":
-{...}}`` for a consumer, ``{"number": N, "command": [...], "settings": {...}, "output": FILE}`` for
-the ``outbox`` command. It answers with a line for each thing that happens to one: ``born`` (its
-process id), ``stopped``, ``signal`` (its name) or ``code``. Any number live side by side. When its
-input ends, it kills those that still live.
+{...}}`` for a consumer, ``{"number": N, "program": "outbox", "words": [...], "settings": {...},
+"output": FILE}`` for this command, or for ``mail-service``. It answers with a line for each thing
+that happens to one: ``born`` (its process id), ``stopped``, ``signal`` (its name) or ``code``. Any
+number live side by side. When its input ends, it kills those that still live.
 
 Starting Python and importing all of it takes half a second; a fork takes a hundredth of that.
 """
@@ -24,8 +24,9 @@ import anyio
 import anyio.lowlevel
 
 from consumers.email import transport
-from outbox.commands import main as outbox_command
+from outbox.commands import main as outbox
 from shop_example.emails import emails
+from shop_example.mail_service.command import main as mail_service
 from tests.faults.orders import payload
 from tests.faults.storm.life import Birth, live
 
@@ -67,7 +68,7 @@ class Nursery:
             self._leave_home()
             if "birth" in order:
                 live(Birth(**order["birth"]))
-            _command(order)
+            _run(order)
         self._numbers[pid] = order["number"]
         _say(number=order["number"], born=pid)
 
@@ -100,15 +101,18 @@ def _say(**what: object) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-def _command(order: dict[str, Any]) -> None:
-    """Be the ``outbox`` command; does not return."""
+def _run(order: dict[str, Any]) -> None:
+    """Be this program; does not return."""
     code: object = 70
     try:
         os.environ.update(order["settings"])
         output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(output, 1)
-        sys.argv = ["outbox", *order["command"]]
-        outbox_command()
+        if order["program"] == "mail-service":
+            code = mail_service(order["words"])
+        else:
+            sys.argv = ["outbox", *order["words"]]
+            outbox()
     except SystemExit as end:
         code = end.code
     finally:

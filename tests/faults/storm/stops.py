@@ -63,7 +63,7 @@ def stops(history: History, faults: int) -> None:
     while history.faults < faults:
         rounds += 1
         assert rounds <= faults + 10, f"only {history.faults} of {faults} were stopped with a claim"
-        _round(history)
+        _round(history, min(STOPPED_AT_ONCE, 2 * (faults - history.faults)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +84,20 @@ class Stop:
     claims: Sequence[Claim]
 
 
-def _round(history: History) -> None:
-    history.shop.top_up(STOPPED_AT_ONCE * JOBS_EACH)
+def _round(history: History, count: int) -> None:
+    history.shop.top_up(count * JOBS_EACH)
     in_midst = history.dice.random() < IN_MIDST
-    stopped = _stop_some(history, STOPPED_AT_ONCE, _anywhere)
+    stopped = _stop_some(history, count, _anywhere)
     history.wait_for_leases()
     if in_midst:
         stopped += _resume_in_midst(history, stopped)
     else:
         _resume_afterwards(history, stopped)
-    count = sum(bool(stop.claims) for stop in stopped)
-    history.faults += count
-    history.count("stopped without a claim", number=len(stopped) - count)
+    with_claims = sum(bool(stop.claims) for stop in stopped)
+    history.faults += with_claims
+    history.count("stopped without a claim", number=len(stopped) - with_claims)
     when = "in the midst of" if in_midst else "after"
-    history.count(f"went on {when} the others' work", number=count)
+    history.count(f"went on {when} the others' work", number=with_claims)
 
 
 Start = Callable[[History, Random], Life]

@@ -105,6 +105,18 @@ def test_the_ledger_is_listed_by_key_page_by_page(command: Command, scene: Scene
     assert "--after k-2" in command("effects", "list", "--limit", 2).out
 
 
+def test_json_lines_give_the_whole_ledger_unless_limited(
+    command: Command, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that asks for all gets all, however many pages that takes."""
+    monkeypatch.setattr("outbox.commands.effects.JSON_PAGE", 2)
+    monkeypatch.setattr("outbox.commands.jobs.JSON_PAGE", 2)
+    for number in range(5):
+        scene.delivered(f"k-{number}")
+    assert len(command("effects", "list", "--json").lines) == 5
+    assert len(command("jobs", "--state", "done", "--json").lines) == 5
+
+
 def test_each_state_lists_its_own(command: Command, scene: Scene) -> None:
     """Whatever way the keys of a state are found, they are found and no others."""
     scene.delivered("k-delivered")
