@@ -43,7 +43,7 @@ def main() -> int:
         for kind in wish.kinds or KINDS:
             run: Callable[..., Iterator[Line]] = import_module(KINDS[kind]).run
             for line in run(server, full=wish.full):
-                _put(line.as_json(environment(server.version)), wish.out)
+                _put(line.as_json(environment(server.version, full=wish.full)), wish.out)
     finally:
         server.stop()
     return 0

@@ -95,9 +95,10 @@ class Machine:
     load: float
 
 
-def environment(server_version: str) -> dict[str, object]:
+def environment(server_version: str, *, full: bool) -> dict[str, object]:
     """Versions, commit and machine, as they are now."""
     return {
+        "full": full,
         "versions": {"python": platform.python_version(), "postgresql": server_version}
         | _libraries(),
         "commit": _commit(),

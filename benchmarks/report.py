@@ -35,6 +35,10 @@ run is refused), on the same machine as everything else.
 The peers are optional: `pip install -r benchmarks/peers/requirements.txt` and `npm install --prefix
 benchmarks/peers` bring them, and what is missing is skipped with a word.
 """
+_QUICK = """\
+**This was a quick run**, of some seconds a benchmark, as one does while developing: it shows that
+everything works, and where to look. Targets that ask for more jobs were not measured.
+"""
 
 
 def write(results: Path) -> None:
@@ -47,6 +51,8 @@ def write(results: Path) -> None:
 def _document(lines: Sequence[Read]) -> Iterator[str]:
     yield "# Benchmarks\n"
     yield _HOW
+    if not any(line["full"] for line in lines):
+        yield _QUICK
     yield from _surroundings(lines)
     yield from _targets(lines)
     for kind, title in _TITLES.items():

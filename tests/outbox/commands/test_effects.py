@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from tests.outbox.commands.scenes import CONSUMER, TOPIC
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.outbox.commands.conftest import Command
     from tests.outbox.commands.scenes import Scene
 
