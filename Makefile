@@ -43,7 +43,7 @@ check: $(INSTALLED) ## lint, format, types and layers
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 
-bench: $(INSTALLED) ## benchmarks in seconds (ARGS="drain email", ARGS="--full --out docs/benchmarks/run.jsonl", ARGS=report)
+bench: $(INSTALLED) ## benchmarks in turns with their references, in some minutes (ARGS="drain email", --full, report)
 	@echo "+ $(RUN) -m benchmarks $(ARGS)"
 	@$(RUN) -m benchmarks $(ARGS)
 

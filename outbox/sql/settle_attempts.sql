@@ -65,6 +65,13 @@ WITH outcome AS (
         job_id = CASE
             WHEN outcome.effect_state = 'delivered' THEN outcome.job_id ELSE effect.job_id
         END,
+        claim_version = CASE
+            WHEN outcome.effect_state = 'delivered' THEN outcome.claim_version
+            ELSE effect.claim_version
+        END,
+        attempted_by = CASE
+            WHEN outcome.effect_state = 'delivered' THEN :claimed_by ELSE effect.attempted_by
+        END,
         open_since = CASE WHEN outcome.nothing_open THEN NULL ELSE effect.open_since END,
         request = CASE
             WHEN outcome.effect_state IN ('open', 'held') THEN effect.request
