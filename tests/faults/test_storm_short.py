@@ -38,6 +38,8 @@ SHORT = (
     ("wrong-clocks", True, 6),
     ("blocks", True, 2),
     ("heartbeats", False, 2),
+    ("mix", True, 10),
+    ("mix", False, 10),
 )
 SEED = 1
 #: In so many histories a planted bug must have shown itself.
@@ -115,7 +117,9 @@ def history(kind: str, *, keeps_keys: bool, faults: int, **more: object) -> dict
         "in_flight": 1,
         "late_heartbeats": 0,
         "verdicts": {"delivered once": 3},
+        "wrong": 0,
         "problems": {},
+        "drain_seconds": 0.5,
         "seconds": 1.0,
         **more,
     }

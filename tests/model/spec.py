@@ -51,9 +51,9 @@ def _claims(w: World, s: State, c: int) -> Iterator[Step]:
             claimed = s.with_job(
                 j, Job("claimed", version, c, holds=True, attempts=attempts, expired=job.expired)
             )
-            asks_only = job.expired or attempts > w.policy.max_attempts
-            phase = "read" if asks_only else "begin"
-            me = Consumer(j, version, attempts, phase, expired=job.expired)
+            me = Consumer(j, version, attempts, "begin", expired=job.expired)
+            if job.expired or attempts > w.policy.max_attempts:
+                me = me._replace(phase="read", age=0)
             yield (name, c, j), claimed.with_consumer(c, me)
             if s.budget.faults:
                 yield (f"{name}_lost", c, j), claimed.with_consumer(c, None).fault(w.keys[j])
@@ -109,8 +109,8 @@ def _reopen(w: World, s: State, c: int, me: Consumer) -> Iterator[Step]:
         written, begun = s.with_effect(key, new), me._replace(phase="begun", sent=new.sent)
         yield ("reopen", c), written.with_consumer(c, begun._replace(body=new.body))
         if s.budget.faults:
-            phase = "read" if me.expired else "begin"
-            again = Consumer(me.job, me.version, me.attempts, phase, expired=me.expired)
+            again = Consumer(me.job, me.version, me.attempts, "begin")
+            again = again._replace(phase="read", age=0, expired=True) if me.expired else again
             yield ("reopen_lost", c), written.with_consumer(c, again).fault(key)
 
 
@@ -203,8 +203,9 @@ def _settle(w: World, s: State, c: int, me: Consumer) -> State:
         in_turn = mine and effect.state == "open" and current and possible
         written = in_turn or (said.state == "delivered" and effect.state in {"open", "held"})
         if written:
+            if said.state == "delivered" and recorded:
+                effect = effect._replace(job=me.job, version=me.version)
             effect = effect._replace(
-                job=me.job if said.state == "delivered" and recorded else effect.job,
                 state=said.state,
                 age=None if said.nothing_open else effect.age,
                 sole=effect.sole and not said.nothing_open,

@@ -71,7 +71,8 @@ class Consumer(NamedTuple):
     """What a process believes of its claim and its try; a crash forgets it.
 
     ``phase``: begin, read, reopen, begun, cleared, calling, accepted or settle, the step that comes
-    next. ``age`` is that of the earliest open try, ``None`` where the memory doesn't bind.
+    next. ``age`` is that of the earliest open try, ``None`` where the memory doesn't bind; before a
+    read, how long it has been on its way (the code counts from before the round trip).
     """
 
     job: int

@@ -10,6 +10,7 @@ from outbox.outcome import UNREADABLE, Answer, Meaning, Outcome, after_answer
 from outbox.outcome import not_started as shipped_not_started
 from tests.model.state import (
     DEADLINE_SECONDS,
+    LAPSED,
     MEMORY_SECONDS,
     TICK_SECONDS,
     Consumer,
@@ -37,7 +38,7 @@ def before_call(w: World, me: Consumer, effect: Effect | None, elsewhere: bool) 
         phase="reopen",
         sent=effect.sent,
         sole=said.sole_open,
-        age=None if said.seconds_left == INFINITY else effect.age,
+        age=None if said.seconds_left == INFINITY else _age(me, effect),
         unreadable=effect.unreadable,
     )
 
@@ -93,10 +94,14 @@ def _resumes(w: World, me: Consumer, effect: Effect) -> Consumer:
         phase="begun",
         sent=effect.sent,
         sole=effect.sole,
-        age=None if effect.sole or not w.replays else effect.age,
+        age=None if effect.sole or not w.replays else _age(me, effect),
         body=effect.body,
         unreadable=effect.unreadable,
     )
+
+
+def _age(me: Consumer, effect: Effect) -> int:
+    return min((effect.age or 0) + (me.age or 0), LAPSED)
 
 
 def _job(me: Consumer) -> shipped.Job:

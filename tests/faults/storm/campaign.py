@@ -122,7 +122,7 @@ class Campaign:
 
     def _line(self, result: Result) -> str:
         done, aim = self.state.done(KINDS[result.kind]), self.aims[result.kind]
-        what = "ok" if result.clean else f"WRONG: {dict(result.problems)}"
+        what = "ok" if result.clean else f"{result.wrong} WRONG: {dict(result.problems)}"
         each = 1000 * result.seconds / max(1, result.faults)
         return (
             f"{result.chapter:<24} {result.faults:>4} faults, {each:>5.0f} ms each, "

@@ -15,6 +15,7 @@ from random import Random
 
 from outbox import statements
 from tests.faults.proxy import (
+    Decide,
     Exchange,
     Fault,
     Proxy,
@@ -67,7 +68,7 @@ def lost_answers(history: History, faults: int) -> None:
         share = LOST.get(statement_of(exchange), 0.0)
         return Fault(Side.ANSWER, Way.RESET) if dice.random() < share else None
 
-    database = _database(history, decide)
+    database = database_proxy(history, decide)
     with _working(history, database):
         eventually(lambda: _lost(database) >= faults, _patience_seconds(faults))
     history.faults = _lost(database)
@@ -87,8 +88,8 @@ def _counts(struck: Struck) -> bool:
 
 def cuts(history: History, faults: int) -> None:
     """So many connections are cut, go silent, or are slow, with PostgreSQL or with the provider."""
-    database = _database(history, _cutting(CUT_DATABASE, DATABASE_WAYS))
-    chance = _diced(history, _cutting(CUT_PROVIDER, PROVIDER_WAYS))
+    database = database_proxy(history, cutting(CUT_DATABASE, DATABASE_WAYS))
+    chance = diced(history, cutting(CUT_PROVIDER, PROVIDER_WAYS))
     provider = history.until_drained(http_proxy(history.provider.url, chance))
     # One door for all, and to the end: where it is called is the name of the account.
     history.provider = replace(history.provider, url=f"http://127.0.0.1:{provider.open()}")
@@ -121,11 +122,15 @@ _NAMES = {
 Chance = Callable[[Exchange, Random], Fault | None]
 
 
-def _cutting(share: float, ways: Mapping[Way, int]) -> Chance:
+def cutting(share: float, ways: Mapping[Way, int]) -> Chance:
+    """Chances that so large a share of all exchanges is cut in one of these ways."""
+
     def decide(exchange: Exchange, dice: Random) -> Fault | None:
-        if exchange.door == SHOP or dice.random() >= share:
+        if dice.random() >= share:
             return None
         (way,) = dice.choices(list(ways), list(ways.values()))
+        if exchange.door == SHOP and way is Way.SILENCE:
+            return None  # a shop waits as long as its client's settings let it; ours for ever
         side = dice.choice((Side.REQUEST, Side.ANSWER))
         bytes_first = dice.choice((0, 0, 1, 5, 40)) if way is Way.RESET else 0
         return Fault(side, way, bytes_first, dice.choice(DELAYS_SECONDS))
@@ -133,7 +138,7 @@ def _cutting(share: float, ways: Mapping[Way, int]) -> Chance:
     return decide
 
 
-def _diced(history: History, chance: Chance) -> Callable[[Exchange], Fault | None]:
+def diced(history: History, chance: Chance) -> Decide:
     """Dice of their own for each n-th exchange of its kind at a door, whatever comes in between."""
     turns: Counter[tuple[str, str]] = Counter()
 
@@ -154,8 +159,9 @@ def at_peace(_: Exchange) -> None:
     """Everything passes."""
 
 
-def _database(history: History, chance: Chance) -> Proxy:
-    return history.until_drained(postgres_proxy(history.database_url, _diced(history, chance)))
+def database_proxy(history: History, chance: Chance) -> Proxy:
+    """A proxy in front of this history's PostgreSQL, with these chances."""
+    return history.until_drained(postgres_proxy(history.database_url, diced(history, chance)))
 
 
 @contextmanager

@@ -97,9 +97,9 @@ def _with_ends(state: State) -> Iterator[tuple[dict[str, Any], dict[str, Any] | 
 def _totals(state: State) -> Iterator[str]:
     yield (
         "| kind | faults | aim | provider | histories | orders | requests | accepted | held "
-        "| met while at work | minutes |"
+        "| met while at work | longest drain, s | minutes |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for kind in KINDS.values():
         for keeps_keys in kind.providers:
             lines = _of(state, kind, keeps_keys)
@@ -132,7 +132,7 @@ def _total(kind: Kind, keeps_keys: bool, lines: Sequence[dict[str, Any]]) -> str
         f"| {kind.name} | {total('faults')} | {kind.aim if keeps_keys else ''} "
         f"| {'replays keys' if keeps_keys else 'no keys'} | {len(lines)} | {total('orders')} "
         f"| {total('requests')} | {total('accepted')} | {held} | {total('in_flight')} "
-        f"| {seconds / 60:.1f} |"
+        f"| {max(line['drain_seconds'] for line in lines):.1f} | {seconds / 60:.1f} |"
     )
 
 

@@ -49,6 +49,7 @@ WITHOUT_KEYS = {"EMAIL_KEY_WINDOW_SECONDS": "0", "EMAIL_UNKNOWN": "hold"}
 RECORD = "mails.jsonl"
 DRAIN_SECONDS = 60.0
 DRAINING = 2
+PROBLEMS_KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ class Result:
     """What one history has shown, as the state file keeps it.
 
     ``faults``: the kind's own count, the one that the aims speak of; ``tally``: what else was
-    counted. ``problems``: by effect key, or by the name of what is no order's.
+    counted. ``problems``: by effect key, or by the name of what is no order's, the first of
+    ``wrong``.
     """
 
     chapter: str
@@ -110,7 +112,9 @@ class Result:
     in_flight: int
     late_heartbeats: int
     verdicts: Mapping[str, int]
+    wrong: int
     problems: Mapping[str, Sequence[str]]
+    drain_seconds: float
     seconds: float
     directory: str | None = None
 
@@ -147,6 +151,8 @@ class History:
         self.problems: dict[str, list[str]] = {}
         #: What all consumers of this history are given beside the usual.
         self.own_settings: dict[str, str] = {}
+        #: How long the longest drain has taken, from the last fault on.
+        self.drain_seconds = 0.0
         #: Whether an order may be held although the provider replays keys.
         self.may_hold = not chapter.keeps_keys
         self.lives: list[Life] = []
@@ -205,6 +211,12 @@ class History:
             for name in names:
                 self.tally[name] += number
 
+    def add_fault(self, name: str) -> None:
+        """Count one more of the kind's own faults, and under a name."""
+        with self._lock:
+            self.faults += 1
+            self.tally[name] += 1
+
     def blame(self, whom: str, what: str) -> None:
         """Something is not as it must be."""
         with self._lock:
@@ -223,10 +235,12 @@ class History:
 
     def drain(self) -> None:
         """Let consumers that nothing happens to bring all that is left to its end."""
+        started = time.monotonic()
         drains = [self.consumer(timeout_seconds=DRAIN_SECONDS) for _ in range(DRAINING)]
         for life in drains:
             if life.wait().code != 0:
                 self.blame(f"drain {life.number}", f"ended with {life.code or life.signal}")
+        self.drain_seconds = max(self.drain_seconds, time.monotonic() - started)
 
     # -- judgement --------------------------------------------------------------------------------
 
@@ -257,7 +271,9 @@ class History:
             in_flight=exposure.in_flight,
             verdicts={verdict.value: n for verdict, n in judgement.totals.items()},
             late_heartbeats=exposure.late_heartbeats,
-            problems={whom: list(what) for whom, what in self.problems.items()},
+            wrong=len(self.problems),
+            problems=dict(list(self.problems.items())[:PROBLEMS_KEPT]),
+            drain_seconds=round(self.drain_seconds, 3),
             seconds=round(seconds, 3),
             directory=str(self.directory) if self.problems else None,
         )

@@ -53,12 +53,11 @@ def _one_death(history: History, dice: Random, how: dict[str, Any]) -> None:
     if dice.randrange(AT_ANY_TIME) == 0:
         _at_any_time(history, dice, how)
         return
-    moment, turn = _moment(dice)
-    life = history.consumer(moment=moment, turn=turn, **how)
-    life.wait()
+    name, turn = moment(dice)
+    life = history.consumer(moment=name, turn=turn, **how).wait()
     if life.killed:
-        _count(history, life.number, now())
-        history.count(f"at {moment}")
+        history.blow(now(), number=life.number)
+        history.add_fault(f"at {name}")
     elif life.code == 0:
         history.count("lived")
     else:
@@ -70,18 +69,12 @@ def _at_any_time(history: History, dice: Random, how: dict[str, Any]) -> None:
     time.sleep(dice.uniform(0, LIFE_SECONDS_MAX))
     life.send(signal.SIGKILL)
     life.wait()
-    _count(history, life.number, now())
-    history.count("at any time")
+    history.blow(now(), number=life.number)
+    history.add_fault("at any time")
 
 
-def _count(history: History, number: int, at: float) -> None:
-    history.blow(at, number=number)
-    with history._lock:
-        history.faults += 1
-
-
-def _moment(dice: Random) -> tuple[str, int]:
-    """Mostly on a job's way, where the outcome hangs on it."""
+def moment(dice: Random) -> tuple[str, int]:
+    """A moment to die at, and which time; mostly on a job's way, where the outcome hangs on it."""
     if dice.random() < 0.75:
         return dice.choice(JOB_MOMENTS), dice.choice((1, 1, 1, 2, 3, 5, 8))
     return dice.choice(OTHER_MOMENTS), dice.choice((1, 1, 1, 2))

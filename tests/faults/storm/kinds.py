@@ -9,7 +9,10 @@ from tests.faults.storm.blocks import blocks, heartbeats
 from tests.faults.storm.cuts import cuts, lost_answers
 from tests.faults.storm.history import Story
 from tests.faults.storm.kills import kills, kills_under_wrong_clocks
-from tests.faults.storm.lapses import OPTIONS, lapses
+from tests.faults.storm.lapses import OPTIONS as SHORT_MEMORY
+from tests.faults.storm.lapses import lapses
+from tests.faults.storm.mix import OPTIONS as MISBEHAVING
+from tests.faults.storm.mix import mix
 from tests.faults.storm.shutdowns import shutdowns, terminations
 from tests.faults.storm.stops import stops
 
@@ -95,7 +98,7 @@ KINDS = {
             lapses,
             300,
             60,
-            OPTIONS,
+            SHORT_MEMORY,
             providers=(True,),
         ),
         Kind(
@@ -121,6 +124,15 @@ KINDS = {
             8,
             SLOWER,
         ),
+        Kind(
+            "mix",
+            "kills, cut connections and shutdowns all at once, at a provider of which a tenth of "
+            "all answers is a fault of its own (those are not counted)",
+            mix,
+            1_000,
+            100,
+            MISBEHAVING,
+        ),
     )
 }
 
@@ -141,7 +153,7 @@ NOT_TRIED = (
     ),
     "TLS, a pooler between consumer and database, more than one machine.",
     "A real provider. The mail service is a model of one, built from its documentation.",
-    "Two kinds of fault at the same time, but for kills under wrong clocks.",
+    "Stops, lapses, blocks and failing heartbeats together with other kinds of fault.",
     (
         "A seed chooses which fault comes where; it does not decide how the system schedules "
         "processes. A replay repeats the plan, not each microsecond."

@@ -68,6 +68,11 @@ class Life:
         self._wait(lambda: self.ended or self.stopped, seconds, "stop or end")
         return self
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for its end, so long and no longer."""
+        with self._news:
+            return self._news.wait_for(lambda: self.ended, seconds)
+
     def send(self, number: signals.Signals) -> bool:
         """Send it a signal; False if it is no more."""
         pid = self.wait_for_birth()

@@ -67,8 +67,7 @@ def terminations(history: History, faults: int) -> None:
             turn += 1
             if terminate(connection, life, name):
                 history.blow(now(), number=life.number)
-                history.faults += 1
-                history.count(name)
+                history.add_fault(name)
             time.sleep(history.dice.uniform(0, TERMINATION_SECONDS_MAX))
 
 
