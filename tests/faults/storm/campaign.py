@@ -116,7 +116,11 @@ class Campaign:
         # A small aim is shared by both kinds of provider.
         share = -(-self.aims[kind.name] // len(kind.providers))
         faults = max(1, min(kind.batch, left, share))
-        result = tell(here, chapter, kind.story, faults, kind.options)
+        try:
+            result = tell(here, chapter, kind.story, faults, kind.options)
+        except Exception as error:
+            error.add_note(f"the rig itself failed, in {chapter} with {faults} faults")
+            raise
         self.state.add("history", planned=faults, **result.as_json())
         return result
 

@@ -211,11 +211,11 @@ class History:
             for name in names:
                 self.tally[name] += number
 
-    def add_fault(self, name: str) -> None:
-        """Count one more of the kind's own faults, and under a name."""
+    def add_fault(self, name: str, number: int = 1) -> None:
+        """Count one or more of the kind's own faults, and under a name."""
         with self._lock:
-            self.faults += 1
-            self.tally[name] += 1
+            self.faults += number
+            self.tally[name] += number
 
     def blame(self, whom: str, what: str) -> None:
         """Something is not as it must be."""
@@ -347,7 +347,7 @@ def _provider(
     words += [] if chapter.keeps_keys else ["--no-keys"]
     service = world.nursery.program(directory, "mail-service", words, output)
     try:
-        line = eventually(lambda: _first_line(output))
+        line = eventually(lambda: _first_line(output), 60)
         yield Provider(json.loads(line)["url"], directory / RECORD, chapter.keeps_keys)
     finally:
         service.send(signal.SIGTERM)

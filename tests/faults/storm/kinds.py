@@ -18,6 +18,7 @@ from tests.faults.storm.stops import stops
 
 #: Of the mail service, where calls are to be under way most of the time.
 SLOW = ("--latency-ms", "20")
+SLOW_ENOUGH = ("--latency-ms", "100")
 SLOWER = ("--latency-ms", "200")
 
 
@@ -64,7 +65,7 @@ KINDS = {
             shutdowns,
             500,
             25,
-            SLOW,
+            SLOW_ENOUGH,
         ),
         Kind(
             "lost-answers",

@@ -54,8 +54,7 @@ def mix(history: History, faults: int) -> None:
             list(deaths)
     for name, proxy in (("database", database), ("provider", provider)):
         proxy.decide = cuts.at_peace
-        for _struck in proxy.struck:
-            history.add_fault(f"{name} cut")
+        history.add_fault(f"{name} cut", len(proxy.struck))
     for struck in database.struck:
         history.blow(struck.at, struck.at + struck.fault.seconds + OVER_IT_SECONDS)
 

@@ -21,9 +21,9 @@ from tests.faults.storm.moments import CONNECTIONS
 from tests.waiting import eventually
 
 CONSUMERS = 2
-CONCURRENCY = "16"
+CONCURRENCY = "50"
 #: So many jobs are ready at any time.
-READY = 48
+READY = 100
 #: How long all is well between two faults, at most.
 PEACE_SECONDS_MAX = 0.3
 #: One in so many outages lasts longer than a lease.
