@@ -143,7 +143,8 @@ def test_a_run_goes_on_where_its_state_file_ends(tmp_path: Path) -> None:
     assert a_campaign(again, tmp_path, kills=200).next() == Chapter("kills", False, 1)
     again.add("history", **history("kills", keeps_keys=False, faults=50))
     assert a_campaign(again, tmp_path, kills=200).next() == Chapter("kills", True, 2)
-    assert a_campaign(again, tmp_path, kills=150, stops=40).next() is None
+    assert a_campaign(again, tmp_path, kills=150).next() is None
+    assert a_campaign(again, tmp_path, kills=150, stops=40).next() == Chapter("stops", False, 1)
 
 
 def test_faults_are_shared_out_as_in_the_long_run() -> None:

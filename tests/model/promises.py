@@ -148,6 +148,14 @@ def _tried_too_often(w: World, before: State, action: Action, after: State) -> b
     return me is not None and me.phase == "begun" and me.attempts > w.max_attempts
 
 
+def _tried_though_held(w: World, before: State, action: Action, after: State) -> bool:
+    me = _actor(after, action)
+    if me is None or me.phase != "begun" or action[0] not in {"begin", "reopen"}:
+        return False
+    effect = after.effects[w.keys[me.job]]
+    return effect is not None and effect.state == "held"
+
+
 def _call_without_lease(w: World, before: State, action: Action, after: State) -> bool:
     me = _actor(before, action)
     if me is None or action[0] not in {"leave", "stop_after_check"}:
@@ -176,6 +184,7 @@ OF_STEPS: dict[str, OfStep] = {
     "settled is final": _settled_undone,
     "a repeat carries the same bytes": _other_bytes,
     "no more tries than allowed": _tried_too_often,
+    "what is held waits for a person": _tried_though_held,
     "no call without a lease": _call_without_lease,
 }
 PROMISES = (*OF_STATES, *OF_STEPS)

@@ -66,6 +66,11 @@ SABOTAGES = (
     Sabotage(_one_job("claimed_by in the fence", Budget(1, lost_commits=1)), _TWICE),
     Sabotage(_one_job("lease on begin", Budget(2)), _STALE, PROMISES),
     Sabotage(_one_job("lease on reopen", Budget(2), replays=True), _STALE, PROMISES),
+    Sabotage(
+        replace(_two_jobs("open state on reopen", Budget(3), replays=True), max_attempts=1),
+        "what is held waits for a person",
+        ("what is held waits for a person",),
+    ),
     Sabotage(_two_jobs("open state on reopen", Budget(2), replays=True), "settled is final"),
     Sabotage(_one_job("fence on begin", Budget(2)), _STALE, PROMISES),
     Sabotage(_one_job("fence on begin", Budget(2)), _HELD),

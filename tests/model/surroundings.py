@@ -34,8 +34,11 @@ def _time_passes(w: World, s: State, j: int, job: Job) -> Iterator[Step]:
     ready = s.with_job(j, job._replace(place="ready"))
     if job.place == "backoff":
         yield ("promote", j), ready  # promote_due_jobs
-    elif job.place == "resolve" and effect is not None and effect.state != "held":
-        yield ("release", j), ready  # release_held_jobs
+    elif job.place == "resolve" and effect is not None:
+        if effect.state != "held":
+            yield ("release", j), ready  # release_held_jobs
+        elif w.idle:
+            yield ("release", j), s
     elif job.holds and (job.by == GONE or s.budget.faults):
         begun = effect is not None and (effect.job, effect.version) == (j, job.version)
         doubt = begun and effect is not None and effect.age is not None

@@ -97,11 +97,15 @@ class Campaign:
         return clean
 
     def next(self) -> Chapter | None:
-        """The next history: of the kind that is furthest behind, with the provider that is."""
+        """The next history: of the kind that is furthest behind, with the provider that is.
+
+        However few faults there are to be, no kind of provider is left out.
+        """
         behind = {
             name: self.state.done(KINDS[name]) / aim
             for name, aim in self.aims.items()
             if self.state.done(KINDS[name]) < aim
+            or len(self.state.told(KINDS[name])) < len(KINDS[name].providers)
         }
         if not behind:
             return None
@@ -115,7 +119,7 @@ class Campaign:
         left = self.aims[kind.name] - self.state.done(kind)
         # A small aim is shared by both kinds of provider.
         share = -(-self.aims[kind.name] // len(kind.providers))
-        faults = max(1, min(kind.batch, left, share))
+        faults = min(kind.batch, left if left > 0 else share, share)
         try:
             result = tell(here, chapter, kind.story, faults, kind.options)
         except Exception as error:
@@ -157,7 +161,7 @@ def facts(here: World) -> dict[str, Any]:
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "postgresql": here.server.version,
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "loop": "uvloop" if find_spec("uvloop") else "asyncio",
         "packages": {name: version(name) for name in ("psycopg", "httpx", "httpcore", "anyio")},
     }

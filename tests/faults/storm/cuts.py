@@ -53,7 +53,7 @@ LOST = {
     "extend_leases": 0.05,
 }
 #: The share of exchanges that are cut, with PostgreSQL and with the provider.
-CUT_DATABASE, CUT_PROVIDER = 0.04, 0.15
+CUT_DATABASE, CUT_PROVIDER = 0.03, 0.25
 #: What becomes of them. Of a silence the consumer learns only when its patience ends.
 DATABASE_WAYS = {Way.RESET: 9, Way.HALF: 9, Way.DELAY: 4, Way.SILENCE: 1}
 PROVIDER_WAYS = {Way.RESET: 3, Way.HALF: 3, Way.DELAY: 1, Way.SILENCE: 1}

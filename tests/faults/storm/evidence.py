@@ -17,11 +17,12 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tests.faults.storm` from its state file; not by hand. -->
 
 Real consumers, a real PostgreSQL, a mail service in a process of its own, and faults of one kind at
-a time. A history is a fresh database, orders that keep coming, faults that a seed has chosen; then
-peace, a drain by fresh consumers, and the count. The count is the independent oracle's
-([tests/faults/oracle.py](../tests/faults/oracle.py), which imports no code of the project): from
-the orders that the shop has committed and from the mail service's own record. Each kind of fault is
-tried with a provider that replays keys, and with one that keeps none, where the setting is `hold`.
+a time (`mix`: of several). A history is a fresh database, orders that keep coming, faults that a
+seed has chosen; then peace, a drain by fresh consumers, and the count. The count is the independent
+oracle's ([tests/faults/oracle.py](../tests/faults/oracle.py), which imports no code of the
+project): from the orders that the shop has committed and from the mail service's own record. Each
+kind of fault is tried with a provider that replays keys, and with one that keeps none, where the
+setting is `hold`.
 
 A request is surplus when neither a fault of the provider nor one that its consumer met while it was
 at work on the order explains it. `make faults` repeats all of it, `make faults FAULTS=500` a small
@@ -105,6 +106,9 @@ def _totals(state: State) -> Iterator[str]:
             lines = _of(state, kind, keeps_keys)
             if lines:
                 yield _total(kind, keeps_keys, lines)
+    short = [kind.name for kind in KINDS.values() if state.done(kind) < kind.aim]
+    if short:
+        yield f"\nFewer than the long run is to have: {', '.join(short)}."
     histories = list(state.of("history"))
     verdicts = sum((Counter(line["verdicts"]) for line in histories), Counter[str]())
     yield "\n| what must not be | |\n|---|---|"

@@ -45,9 +45,14 @@ def mix(history: History, faults: int) -> None:
     settings = history.settings(
         OUTBOX_DATABASE_URL=through(history.database_url, database.open("consumers"))
     )
+
+    def missing() -> int:
+        return faults - history.faults - len(database.struck) - len(provider.struck)
+
     with history.shop.busy(READY), ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-        while history.faults + len(database.struck) + len(provider.struck) < faults:
-            fates = [Random(history.dice.random()) for _ in range(DEATHS_PER_SHUTDOWN)]
+        while missing() > 0:
+            count = min(DEATHS_PER_SHUTDOWN, missing())
+            fates = [Random(history.dice.random()) for _ in range(count)]
             deaths = threads.map(lambda fate: _let_one_die(history, settings, fate), fates)
             time.sleep(history.dice.uniform(0, 1))
             _shut_down(history)
