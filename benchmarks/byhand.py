@@ -6,6 +6,7 @@ No leases kept, no tasks, no lane: claim, begin and settle, one after the other 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,24 +64,26 @@ def _begin(connection: psycopg.Connection[Any], jobs: Sequence[Any], body: bytes
 
 
 def _settle(connection: psycopg.Connection[Any], jobs: Sequence[Any]) -> None:
-    none = [None for _ in jobs]
-    rows = _run(
-        connection,
-        "settle_attempts",
-        job_ids=[job.id for job in jobs],
-        claim_versions=[job.claim_version for job in jobs],
-        effect_keys=[job.effect_key for job in jobs],
-        requests_seen=[1 for _ in jobs],
-        effect_states=["delivered" for _ in jobs],
-        nothing_open=[True for _ in jobs],
-        message_ids=[f"id-{job.effect_key}" for job in jobs],
-        job_actions=["done" for _ in jobs],
-        refunds=[False for _ in jobs],
-        delays_seconds=[0.0 for _ in jobs],
-        reasons=none,
-        details=none,
-        claimed_by=_ME,
-    )
+    outcomes = [
+        json.dumps(
+            {
+                "job_id": job.id,
+                "claim_version": job.claim_version,
+                "effect_key": job.effect_key,
+                "requests_seen": 1,
+                "effect_state": "delivered",
+                "nothing_open": True,
+                "message_id": f"id-{job.effect_key}",
+                "job_action": "done",
+                "refund": False,
+                "delay_seconds": 0.0,
+                "reason": None,
+                "detail": None,
+            }
+        )
+        for job in jobs
+    ]
+    rows = _run(connection, "settle_attempts", outcomes=outcomes, claimed_by=_ME)
     assert all(row.claim_held and row.effect_written for row in rows)
 
 

@@ -17,7 +17,12 @@ from outbox import statements
 _SCRIPT = """
 WITH claimed AS ({claim})
 SELECT array_agg(id) AS job_ids, array_agg(claim_version) AS claim_versions,
-    array_agg(effect_key) AS effect_keys, min(position) AS floor, count(*) AS n
+    array_agg(effect_key) AS wire_keys, min(position) AS floor,
+    array_agg(json_build_object(
+        'job_id', id, 'claim_version', claim_version, 'effect_key', effect_key,
+        'requests_seen', 1, 'effect_state', 'delivered', 'nothing_open', true,
+        'message_id', effect_key, 'job_action', 'done', 'refund', false
+    )::text) AS outcomes
 FROM claimed \\gset
 {begin};
 {settle};
@@ -30,18 +35,8 @@ _CONSTANTS = {
     "lease_seconds": "60.0",
     "provider": f"'{PROVIDER}'",
     "account": f"'{ACCOUNT}'",
-    "wire_keys": "CAST(:effect_keys AS text[])",
     "requests": "array_fill(CAST(NULL AS bytea), ARRAY[CAST(:limit AS integer)])",
     "request_hashes": "array_fill(CAST(NULL AS bytea), ARRAY[CAST(:limit AS integer)])",
-    "requests_seen": "array_fill(1, ARRAY[CAST(:limit AS integer)])",
-    "effect_states": "array_fill(CAST('delivered' AS text), ARRAY[CAST(:limit AS integer)])",
-    "nothing_open": "array_fill(true, ARRAY[CAST(:limit AS integer)])",
-    "message_ids": "CAST(:effect_keys AS text[])",
-    "job_actions": "array_fill(CAST('done' AS text), ARRAY[CAST(:limit AS integer)])",
-    "refunds": "array_fill(false, ARRAY[CAST(:limit AS integer)])",
-    "delays_seconds": "array_fill(0.0, ARRAY[CAST(:limit AS integer)])",
-    "reasons": "array_fill(CAST(NULL AS text), ARRAY[CAST(:limit AS integer)])",
-    "details": "array_fill(CAST(NULL AS text), ARRAY[CAST(:limit AS integer)])",
 }
 
 

@@ -1,4 +1,8 @@
-"""Natural batching: whatever is ready when the connection is free goes in one statement."""
+"""Natural batching: whatever is ready when the connection is free goes in one statement.
+
+Where more is known to be on its way, a statement waits for it a little: a round trip costs about as
+much as twenty jobs in one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,16 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: A batch waits at most so long for what is on its way.
+_PATIENCE_SECONDS = 0.02
+
 
 class Batch(Generic[Item, Result]):
     """Collects items while a statement is under way and hands them on together.
 
     ``run`` takes a list and returns the results in the same order. When it raises ``divisible``
-    for several items, each is run alone, so that one bad item harms nobody else.
+    for several items, each is run alone, so that one bad item harms nobody else. ``enough`` is told
+    how many wait, and says whether that many are worth a statement by now.
     """
 
     def __init__(
@@ -24,10 +32,12 @@ class Batch(Generic[Item, Result]):
         *,
         limit: int,
         divisible: type[Exception],
+        enough: Callable[[int], bool] = bool,
     ) -> None:
         self._run = run
         self._limit = limit
         self._divisible = divisible
+        self._enough = enough
         self._queue: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._some = asyncio.Event()
 
@@ -43,10 +53,25 @@ class Batch(Generic[Item, Result]):
         try:
             while True:
                 await self._some.wait()
+                if not self._enough_wait():
+                    await self._gather()
                 await self._serve_some()
         finally:
             for _, future in self._queue:
                 future.cancel()
+
+    def _enough_wait(self) -> bool:
+        waiting = len(self._queue)
+        return waiting >= self._limit or self._enough(waiting)
+
+    async def _gather(self) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                while not self._enough_wait():
+                    self._some.clear()
+                    await self._some.wait()
+        except TimeoutError:
+            return
 
     async def _serve_some(self) -> None:
         taken = [self._queue.popleft() for _ in range(min(self._limit, len(self._queue)))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from outbox.clock import boot_seconds
 from outbox.connection import Connection
@@ -15,10 +16,12 @@ _HIGHEST = 2**63 - 1
 #: A full scan may take this share of the time at most (one in twenty).
 _SCAN_SHARE = 20
 _PROMOTED_AT_ONCE = 1000
+#: Crashed claims are looked for among so many live jobs at the front of each lane: more than can be
+#: running, and few enough to look through every second.
+_FRONT = 5000
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(NamedTuple):
     topic: str
     priority: int
 
@@ -58,7 +61,6 @@ class Claims:
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
         self._floors: dict[_Lane, int] = {}
-        self._ceilings: dict[_Lane, int] = {}
         self._turn = 0
         self._next_scan = 0.0
         self.crashed_waiting = False
@@ -111,20 +113,17 @@ class Claims:
         )
         self._leases.add(jobs, since)
         self._move_floors(jobs)
-        if not jobs:
-            self._ceilings.clear()
         return sorted(jobs, key=lambda job: (job.priority, job.position))
 
     async def take_crashed(self) -> Job | None:
         """Claim one job whose last claim ended in a crash, to be tried alone."""
-        lanes, ceilings = self._lanes_with_ceilings()
         since = boot_seconds()
         jobs = await self._connection.fetch(
             Job,
             "claim_crashed_job",
-            topics=[lane.topic for lane in lanes],
-            priorities=[lane.priority for lane in lanes],
-            ceilings=ceilings,
+            topics=[lane.topic for lane in self._floors],
+            priorities=[lane.priority for lane in self._floors],
+            limit=_FRONT,
             claimed_by=self._claimed_by,
             lease_seconds=self._lease_seconds,
         )
@@ -133,19 +132,14 @@ class Claims:
         return jobs[0] if jobs else None
 
     async def _find_crashed(self) -> bool:
-        lanes, ceilings = self._lanes_with_ceilings()
         rows = await self._connection.fetch(
             _Found,
             "find_crashed_job",
-            topics=[lane.topic for lane in lanes],
-            priorities=[lane.priority for lane in lanes],
-            ceilings=ceilings,
+            topics=[lane.topic for lane in self._floors],
+            priorities=[lane.priority for lane in self._floors],
+            limit=_FRONT,
         )
         return rows[0].found
-
-    def _lanes_with_ceilings(self) -> tuple[list[_Lane], list[int]]:
-        lanes = list(self._floors)
-        return lanes, [self._ceilings.get(lane, _HIGHEST) for lane in lanes]
 
     def _ordered_lanes(self) -> list[_Lane]:
         """Lower priority numbers first; topics of one priority take turns in front."""
@@ -159,6 +153,6 @@ class Claims:
         lowest: dict[_Lane, int] = {}
         for job in jobs:
             lane = _Lane(job.topic, job.priority)
-            lowest[lane] = min(job.position, lowest.get(lane, _HIGHEST))
-            self._ceilings[lane] = max(job.position, self._ceilings.get(lane, _LOWEST))
+            if job.position < lowest.get(lane, _HIGHEST):
+                lowest[lane] = job.position
         self._floors.update(lowest)

@@ -31,13 +31,14 @@ from outbox.legible import legible
 from outbox.outcome import REAL, Answer, JobAction, Meaning, Outcome, after_answer, not_started
 from outbox.settings import OutboxSettings
 from outbox.settle import Settled, Settlement, Settler
+from outbox.under_way import UnderWay
 from outbox.verdict import Place
 from outbox.wake import Wake
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-_BATCH_LIMIT = 200
+_BATCH_LIMIT = 100
 _RETRY_SECONDS = 0.5
 _LOGGED_CHARACTERS = 200
 #: Beyond the deadline, for the check itself: a call may use all of its deadline.
@@ -78,7 +79,9 @@ class Consumer:
             name: Connection(database_url, f"outbox {name} {self.claimed_by}"[:63])
             for name in ("claim", "begin", "settle", "heartbeat", "listen")
         }
+        self._concurrency = concurrency
         self._lane = Lane(concurrency, rate_per_second)
+        self._under_way = UnderWay()
         self._evidence = Evidence()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -103,15 +106,29 @@ class Consumer:
             gateway.topics,
             seen_seconds=4 * settings.heartbeat_seconds + 2 * settings.poll_seconds,
         )
-        self._intake = Intake(claims, self._lane, self._wake, settings.poll_seconds)
+        self._intake = Intake(
+            claims,
+            self._lane,
+            self._wake,
+            self._under_way,
+            jobs_max=2 * self._concurrency,
+            poll_seconds=settings.poll_seconds,
+        )
         place = Place(gateway.provider, gateway.account, gateway.deadline_seconds)
         ledger = Ledger(link["begin"], self.claimed_by, place, gateway.policy)
         settler = Settler(link["settle"], self.claimed_by)
+        here = self._under_way
         self._begins: Batch[Intent, Begin] = Batch(
-            self._patiently(ledger.begin), limit=_BATCH_LIMIT, divisible=psycopg.Error
+            self._patiently(ledger.begin),
+            limit=_BATCH_LIMIT,
+            divisible=psycopg.Error,
+            enough=lambda _: here.rendering == 0,
         )
         self._settles: Batch[Settlement, Settled] = Batch(
-            self._patiently(settler.settle), limit=_BATCH_LIMIT, divisible=psycopg.Error
+            self._patiently(settler.settle),
+            limit=_BATCH_LIMIT,
+            divisible=psycopg.Error,
+            enough=lambda waiting: waiting >= here.calling,
         )
 
     # -- the story of one job ---------------------------------------------------------------------
@@ -125,6 +142,7 @@ class Consumer:
                 await self._settle(job, outcome)
         finally:
             self._leases.remove(job)
+            self._under_way.jobs -= 1
 
     async def _outcome(self, job: Job) -> Outcome | None:
         """Bring one job to its outcome; ``None`` when the claim was lost on the way."""
@@ -140,6 +158,13 @@ class Consumer:
 
     async def _intent(self, job: Job) -> Intent:
         """Render the request; what can't or needn't be rendered only asks the ledger."""
+        self._under_way.rendering += 1
+        try:
+            return await self._rendered(job)
+        finally:
+            self._under_way.rendering -= 1
+
+    async def _rendered(self, job: Job) -> Intent:
         if job.attempts > self._gateway.policy(job.topic).attempts_allowed(job):
             return Intent(job, None, may_insert=False)
         try:
@@ -160,9 +185,13 @@ class Consumer:
         if not may_start():
             return not_started(attempt, "lease_too_short")
         started = boot_seconds()
-        answer = await self._gateway.call(
-            attempt.wire_key, attempt.body, deadline_seconds=seconds, may_start=may_start
-        )
+        self._under_way.calling += 1
+        try:
+            answer = await self._gateway.call(
+                attempt.wire_key, attempt.body, deadline_seconds=seconds, may_start=may_start
+            )
+        finally:
+            self._under_way.calling -= 1
         return await self._decide(job, attempt, answer, started, party)
 
     async def _decide(
@@ -178,6 +207,8 @@ class Consumer:
 
     async def _settle(self, job: Job, outcome: Outcome) -> None:
         self._leases.settling(job)
+        self._under_way.settling += 1
+        self._intake.slot_free()
         try:
             settled = await self._settles.submit(Settlement(job, outcome))
         except psycopg.Error as error:
@@ -187,6 +218,8 @@ class Consumer:
                 error.sqlstate,
             )
             return
+        finally:
+            self._under_way.settling -= 1
         _report(job, outcome, settled)
 
     def _learn(self, job: Job, answer: Answer, party: str, *, real: bool) -> None:
@@ -250,11 +283,11 @@ class Consumer:
                 if not checked:
                     await asyncio.to_thread(schema.check_url, self._database_url)
                     checked = True
-                jobs = await self._intake.take(len(self._tasks))
+                jobs = await self._intake.take()
                 if not jobs and drain and (code := await self._drained()) is not None:
                     return code
                 self._database_answers()
-                self._start(jobs or await self._intake.rest(len(self._tasks)))
+                self._start(jobs or await self._intake.rest())
             except DatabaseUnavailable as error:
                 self._database_away(error)
                 self._intake.after_outage()
@@ -262,6 +295,7 @@ class Consumer:
         return 0
 
     def _start(self, jobs: Sequence[Job]) -> None:
+        self._under_way.jobs += len(jobs)
         for job in jobs:
             task = asyncio.create_task(self._work(job))
             self._tasks.add(task)
@@ -269,7 +303,8 @@ class Consumer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._intake.nudge()
+        if not self._tasks:
+            self._intake.nudge()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("an attempt ended in %s", type(error).__name__, exc_info=error)
 
@@ -389,7 +424,7 @@ def _report(job: Job, outcome: Outcome, settled: Settled) -> None:
             job.effect_key,
             "; the acceptance is written all the same" if settled.effect_written else "",
         )
-    elif outcome.job_action in {JobAction.DEAD, JobAction.HOLD}:
+    elif outcome.job_action in (JobAction.DEAD, JobAction.HOLD):
         # The provider's words, which may hold anything.
         why = legible((outcome.detail or outcome.reason or "")[:_LOGGED_CHARACTERS])
         _log.warning("job %d (%s): %s: %s", job.id, job.effect_key, outcome.job_action, why)

@@ -14,47 +14,84 @@ from outbox.claim import Claims
 from outbox.clock import boot_seconds
 from outbox.job import Job
 from outbox.lane import Lane
+from outbox.under_way import UnderWay
 from outbox.wake import Wake
 
 _log = logging.getLogger(__name__)
 
+#: Free slots are filled together, once they are half of all in use; or after so long in any case,
+#: so that calls which hang keep nobody from the slots that are free.
+_PATIENCE_SECONDS = 0.05
+#: So many finds, each within this of the one before, are a flow. While it lasts the queue is looked
+#: at in this rhythm, and no enqueue pays for a hint.
+_FLOW_FINDS = 10
+_FLOW_SECONDS = 0.02
+_FLOW_ENDS_SECONDS = 0.1
+
 
 class Intake:
-    """Fills the free slots of a lane from the queue."""
+    """Fills the free slots of a lane from the queue.
 
-    def __init__(self, claims: Claims, lane: Lane, wake: Wake, poll_seconds: float) -> None:
+    ``jobs_max``: so many may be under way in all, those included that wait to be settled.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        lane: Lane,
+        wake: Wake,
+        under_way: UnderWay,
+        *,
+        jobs_max: int,
+        poll_seconds: float,
+    ) -> None:
         self._claims = claims
         self._lane = lane
         self._wake = wake
+        self._under_way = under_way
+        self._jobs_max = jobs_max
         self._poll_seconds = poll_seconds
+        self._took_at = 0.0
+        self._found_at = 0.0
+        self._finds = 0
+        self._full = True
 
     def nudge(self) -> None:
-        """Something has changed (a slot is free, the consumer stops): end the rest."""
+        """Something has changed (the consumer stops, or has nothing under way): end the rest."""
         self._wake.hint.set()
+
+    def slot_free(self) -> None:
+        """A call has ended: end the rest if it was waiting for that."""
+        if self._full and self._worth_a_claim(boot_seconds()):
+            self.nudge()
 
     def after_outage(self) -> None:
         """The database was away: hints were missed and leases may have run out."""
         self._claims.scan_soon()
 
-    async def take(self, in_flight: int) -> Sequence[Job]:
-        """Claim what can start beside ``in_flight`` jobs; empty when nothing can or is there.
+    async def take(self) -> Sequence[Job]:
+        """Claim what can start now; empty when nothing can, or nothing is there.
 
         Raises:
             DatabaseUnavailable: nothing is known to be claimed.
         """
         if self._claims.scan_due:
             await self._claims.scan()
-        slots = self._lane.slots(in_flight, boot_seconds())
+        now = boot_seconds()
         if self._claims.crashed_waiting:
-            return await self._take_crashed(in_flight, slots)
+            return await self._take_crashed(now)
+        slots = self._worth_a_claim(now)
+        self._full = slots == 0
         if slots == 0:
             return []
+        self._took_at = now
         jobs = await self._claims.take(slots, new_work_only=self._lane.probes_new_work)
-        if len(jobs) == slots:
+        self._note_flow(len(jobs), now)
+        if len(jobs) == slots or self._flowing:
             await self._wake.awake()
-        return self._started(jobs)
+        return self._started(jobs, now)
 
-    async def rest(self, in_flight: int) -> Sequence[Job]:
+    async def rest(self) -> Sequence[Job]:
         """Wait for a hint, a free slot or the next poll; return what a last look before it found.
 
         Raises:
@@ -63,12 +100,18 @@ class Intake:
         seconds = self._poll_seconds * (0.8 + 0.4 * random())
         now = boot_seconds()
         if (closed := self._lane.wait_seconds(now)) > 0:
-            await self.pause(min(seconds, closed))
+            self._full = True
+            seconds = min(seconds, closed)
+        elif self._full:
+            if self._slots(now):
+                seconds = min(seconds, max(0.0, self._took_at + _PATIENCE_SECONDS - now))
+        elif self._flowing:
+            await asyncio.sleep(_FLOW_SECONDS)
             return []
-        if self._lane.slots(in_flight, now) > 0 and not self._wake.said_asleep(seconds):
+        elif not self._wake.said_asleep(seconds):
             await self._wake.note(sleep_seconds=3 * self._poll_seconds)
             # The last look after saying so: what was committed before it has sent no hint.
-            if jobs := await self.take(in_flight):
+            if jobs := await self.take():
                 return jobs
         await self.pause(seconds)
         return []
@@ -83,18 +126,42 @@ class Intake:
         finally:
             self._wake.hint.clear()
 
-    async def _take_crashed(self, in_flight: int, slots: int) -> Sequence[Job]:
+    def _slots(self, now: float) -> int:
+        """How many jobs can start now."""
+        room = self._jobs_max - self._under_way.jobs
+        return max(0, min(room, self._lane.slots(self._under_way.unanswered, now)))
+
+    def _worth_a_claim(self, now: float) -> int:
+        """How many to claim now; 0 also where waiting for more slots is better."""
+        slots = self._slots(now)
+        worth = slots >= self._under_way.unanswered or now >= self._took_at + _PATIENCE_SECONDS
+        return slots if worth else 0
+
+    @property
+    def _flowing(self) -> bool:
+        return self._finds >= _FLOW_FINDS
+
+    def _note_flow(self, found: int, now: float) -> None:
+        if found:
+            near = now - self._found_at <= _FLOW_ENDS_SECONDS
+            self._finds = self._finds + 1 if near else 1
+            self._found_at = now
+        elif now - self._found_at > _FLOW_ENDS_SECONDS:
+            self._finds = 0
+
+    async def _take_crashed(self, now: float) -> Sequence[Job]:
         """A job that may kill its worker is tried alone, so that it takes nobody with it twice."""
-        if in_flight or slots == 0:
+        self._full = True
+        if self._under_way.jobs or not self._slots(now):
             return []
         job = await self._claims.take_crashed()
         if job is None:
             self.nudge()
             return []
         _log.info("job %d: its last claim ended in a crash; tried alone", job.id)
-        return self._started([job])
+        return self._started([job], now)
 
-    def _started(self, jobs: Sequence[Job]) -> Sequence[Job]:
+    def _started(self, jobs: Sequence[Job], now: float) -> Sequence[Job]:
         for _ in jobs:
-            self._lane.started(boot_seconds())
+            self._lane.started(now)
         return jobs

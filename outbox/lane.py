@@ -151,7 +151,7 @@ class Lane:
         self._flow = min(self._concurrency, self._flow * 2)
         self._bad = self._probes = 0
         self._bad_effects.clear()
-        if answer.meaning in {Meaning.ACCEPTED, Meaning.REFUSED}:
+        if answer.meaning in (Meaning.ACCEPTED, Meaning.REFUSED):
             self.paused = None
         if self.paused is None:
             self._closed_until = 0.0

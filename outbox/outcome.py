@@ -36,7 +36,7 @@ class Meaning(Enum):
 
 
 #: Answers that show a working provider and account.
-REAL = frozenset({Meaning.ACCEPTED, Meaning.REFUSED, Meaning.IN_PROGRESS, Meaning.KEY_TAKEN})
+REAL = (Meaning.ACCEPTED, Meaning.REFUSED, Meaning.IN_PROGRESS, Meaning.KEY_TAKEN)
 #: Answers after which this request may have been accepted.
 MAY_BE_ACCEPTED = frozenset(
     {

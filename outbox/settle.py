@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,27 +47,35 @@ class Settler:
         Raises:
             DatabaseUnavailable: not known to be written; settle again.
         """
-        outcomes = [settlement.outcome for settlement in settlements]
-        jobs = [settlement.job for settlement in settlements]
         rows = await self._connection.fetch(
             Settled,
             "settle_attempts",
-            job_ids=[job.id for job in jobs],
-            claim_versions=[job.claim_version for job in jobs],
-            effect_keys=[job.effect_key for job in jobs],
-            requests_seen=[outcome.requests_seen for outcome in outcomes],
-            effect_states=[outcome.effect_state for outcome in outcomes],
-            nothing_open=[outcome.nothing_open for outcome in outcomes],
-            message_ids=[storable(outcome.message_id) for outcome in outcomes],
-            job_actions=[str(outcome.job_action) for outcome in outcomes],
-            refunds=[outcome.refund for outcome in outcomes],
-            delays_seconds=[outcome.delay_seconds for outcome in outcomes],
-            reasons=[storable(outcome.reason) for outcome in outcomes],
-            details=[storable(outcome.detail) for outcome in outcomes],
+            outcomes=[as_json(settlement) for settlement in settlements],
             claimed_by=self._claimed_by,
         )
         by_job = {row.job_id: row for row in rows}
-        return [by_job[job.id] for job in jobs]
+        return [by_job[settlement.job.id] for settlement in settlements]
+
+
+def as_json(settlement: Settlement) -> str:
+    """Return it as the statement reads it: one text costs less than an item in twelve arrays."""
+    job, outcome = settlement.job, settlement.outcome
+    return json.dumps(
+        {
+            "job_id": job.id,
+            "claim_version": job.claim_version,
+            "effect_key": job.effect_key,
+            "requests_seen": outcome.requests_seen,
+            "effect_state": outcome.effect_state,
+            "nothing_open": outcome.nothing_open,
+            "message_id": storable(outcome.message_id),
+            "job_action": outcome.job_action,
+            "refund": outcome.refund,
+            "delay_seconds": outcome.delay_seconds,
+            "reason": storable(outcome.reason),
+            "detail": storable(outcome.detail),
+        }
+    )
 
 
 def storable(text: str | None) -> str | None:

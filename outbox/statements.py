@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 _COMMENT = re.compile(r"^[ \t]*--.*\n", re.MULTILINE)
+_INDENTATION = re.compile(r"\n\s*")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -25,5 +26,9 @@ def parameters(name: str) -> frozenset[str]:
 
 @cache
 def psycopg(name: str) -> str:
-    """Return the statement with psycopg's placeholders, preferring binary parameters."""
-    return _PARAMETER.sub(r"%(\1)b", text(name).replace("%", "%%"))
+    """Return the statement with psycopg's placeholders, preferring binary parameters.
+
+    Without its indentation: of a query of more than 4,096 bytes psycopg 3.3 doesn't remember how it
+    is read, and reads it anew each time.
+    """
+    return _INDENTATION.sub(" ", _PARAMETER.sub(r"%(\1)b", text(name).replace("%", "%%")))

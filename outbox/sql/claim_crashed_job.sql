@@ -1,25 +1,22 @@
--- Claims one job whose lease ran out: its last claim ended in a crash, so it is tried alone.
--- Each lane is looked through up to its ceiling, the highest position that anyone can have claimed
--- as far as this consumer knows.
-WITH lane AS (
-    SELECT topic, priority, ceiling
-    FROM unnest(
-        CAST(:topics AS text[]), CAST(:priorities AS smallint[]), CAST(:ceilings AS bigint[])
-    ) AS lane (topic, priority, ceiling)
-), picked AS MATERIALIZED (
+-- Claims one job whose lease ran out: its last claim ended in a crash, so it is tried alone. Looks
+-- where find_crashed_job does.
+WITH picked AS MATERIALIZED (
     SELECT crashed.id
-    FROM lane
+    FROM unnest(CAST(:topics AS text[]), CAST(:priorities AS smallint[])) AS lane (topic, priority)
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.lease_until
+        FROM outbox.job
+        WHERE job.topic = lane.topic AND job.priority = lane.priority AND job.position IS NOT NULL
+        ORDER BY job.position
+        LIMIT :limit
+    ) AS front
     CROSS JOIN LATERAL (
         SELECT job.id
         FROM outbox.job
-        WHERE job.topic = lane.topic
-            AND job.priority = lane.priority
-            AND job.position <= lane.ceiling
-            AND job.lease_until <= clock_timestamp()
-        ORDER BY job.position
-        LIMIT 1
+        WHERE job.id = front.id AND job.lease_until <= clock_timestamp()
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS crashed
+    WHERE front.lease_until <= clock_timestamp()
     LIMIT 1
 )
 UPDATE outbox.job
@@ -28,8 +25,7 @@ SET claim_version = job.claim_version + 1,
     claimed_by = :claimed_by,
     claimed_at = clock_timestamp(),
     lease_until = clock_timestamp() + :lease_seconds * interval '1 second'
-FROM picked
-WHERE job.id = picked.id
+WHERE job.id = (SELECT picked.id FROM picked)
 RETURNING
     job.id, job.topic, job.priority, job.position, job.effect_key,
     CAST(job.payload AS text) AS payload, job.payload_fingerprint,

@@ -1,6 +1,7 @@
 -- Claims up to :limit ready jobs that nobody has claimed, lane by lane in the order given, each
 -- from its floor. A job whose last claim ended in a crash still has its lease: claim_crashed_job
--- takes those, alone. The caller runs it as one READ COMMITTED transaction.
+-- takes those, alone. The caller runs it as one READ COMMITTED transaction. (An array is looked up
+-- by index under any plan; a join may read all of the table.)
 WITH lane AS (
     SELECT topic, priority, floor
     FROM unnest(
@@ -28,8 +29,7 @@ SET claim_version = job.claim_version + 1,
     claimed_by = :claimed_by,
     claimed_at = clock_timestamp(),
     lease_until = clock_timestamp() + :lease_seconds * interval '1 second'
-FROM picked
-WHERE job.id = picked.id
+WHERE job.id = ANY (ARRAY(SELECT picked.id FROM picked))
 RETURNING
     job.id, job.topic, job.priority, job.position, job.effect_key,
     CAST(job.payload AS text) AS payload, job.payload_fingerprint,

@@ -1,18 +1,15 @@
--- Whether a job of these lanes waits whose lease ran out (see claim_crashed_job). The order keeps
--- the planner on the index: without it, it reads all of the table in the hope of an early match.
+-- Whether a job waits whose lease ran out, among the first :limit live ones of each of these lanes.
+-- What has been claimed is found at the front; whatever waits before it is due before it, too. The
+-- order keeps the planner on the index.
 SELECT EXISTS (
     SELECT 1
-    FROM unnest(
-        CAST(:topics AS text[]), CAST(:priorities AS smallint[]), CAST(:ceilings AS bigint[])
-    ) AS lane (topic, priority, ceiling)
+    FROM unnest(CAST(:topics AS text[]), CAST(:priorities AS smallint[])) AS lane (topic, priority)
     CROSS JOIN LATERAL (
-        SELECT 1
+        SELECT job.lease_until
         FROM outbox.job
-        WHERE job.topic = lane.topic
-            AND job.priority = lane.priority
-            AND job.position <= lane.ceiling
-            AND job.lease_until <= clock_timestamp()
+        WHERE job.topic = lane.topic AND job.priority = lane.priority AND job.position IS NOT NULL
         ORDER BY job.position
-        LIMIT 1
-    ) AS crashed
+        LIMIT :limit
+    ) AS front
+    WHERE front.lease_until <= clock_timestamp()
 ) AS found

@@ -9,6 +9,7 @@ and must say what the model says.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -370,7 +371,7 @@ class Replay:
         """Compare what a process is about to settle with what the model has decided."""
         seat = self.processes[c].seat
         await seat.expect("settle_attempts")
-        told = {name: values[0] for name, values in seat.parameters.items() if name != "claimed_by"}
+        told = json.loads(*seat.parameters["outcomes"])
         assert me is not None
         if (decision := _decision(told)) != me.decision:
             raise Disagreement(f"the model settles {me.decision}, the code {decision}")
@@ -455,13 +456,13 @@ class Replay:
 
 
 def _decision(told: dict[str, Any]) -> Decision:
-    """Return the parameters of a settle statement in the model's words."""
+    """Return what a settle statement is given, in the model's words."""
     return Decision(
-        action=told["job_actions"],
-        reason=told["reasons"],
-        state=None if told["effect_states"] is None else str(told["effect_states"]),
+        action=told["job_action"],
+        reason=told["reason"],
+        state=told["effect_state"],
         seen=told["requests_seen"],
         nothing_open=told["nothing_open"],
-        refund=told["refunds"],
-        unreadable=told["details"] == UNREADABLE,
+        refund=told["refund"],
+        unreadable=told["detail"] == UNREADABLE,
     )

@@ -16,8 +16,10 @@ from benchmarks.counting import Traffic, counted
 from benchmarks.noop import NoOp
 from outbox import Outbox, statements
 from outbox.consumer import Consumer
-from outbox.job import Job
+from outbox.job import EffectState, Job
+from outbox.outcome import JobAction, Outcome
 from outbox.settings import OutboxSettings
+from outbox.settle import Settlement, as_json
 
 if TYPE_CHECKING:
     from tests.databases import Databases
@@ -65,6 +67,10 @@ _HOT = """
 SELECT n_tup_upd AS updates, n_tup_hot_upd AS hot FROM pg_stat_user_tables
 WHERE relid = 'outbox.job'::regclass
 """
+DELIVERED = Outcome(
+    JobAction.DONE, effect_state=EffectState.DELIVERED, requests_seen=1, nothing_open=True,
+    message_id="m", reason="r", detail="d",
+)  # fmt: skip
 CLAIM = {
     "topics": [jobs.TOPIC],
     "priorities": [0],
@@ -109,7 +115,7 @@ HOT = (
 
 #: Plans that are not bounded yet, and are to be: a generic plan (which PostgreSQL takes only where
 #: it believes that it is no dearer) that joins all of a table to what was picked.
-NOT_YET = {("claim_jobs", "force_generic_plan"), ("release_held_jobs", "force_generic_plan")}
+NOT_YET = {("release_held_jobs", "force_generic_plan")}
 
 
 def test_a_claim_steps_over_dead_entries_once(
@@ -204,15 +210,13 @@ def batch(connection: psycopg.Connection) -> dict[str, object]:
     keys = [job.effect_key for job in claimed]
     each: dict[str, object] = {
         "claim_versions": 1, "requests": b"x" * REQUEST_BYTES, "request_hashes": b"h" * 32,
-        "requests_seen": 1, "effect_states": "delivered", "nothing_open": True,
-        "job_actions": "done", "refunds": False, "delays_seconds": 0.0, "reasons": "r",
-        "details": "d",
+        "requests_seen": 1,
     }  # fmt: skip
     return {
         **{name: [value] * BATCH for name, value in each.items()},
         "job_ids": [job.id for job in claimed],
-        "ceilings": [max(job.position for job in claimed)],
-        "wire_keys": keys, "effect_keys": keys, "message_ids": keys,
+        "wire_keys": keys, "effect_keys": keys,
+        "outcomes": [as_json(Settlement(job, DELIVERED)) for job in claimed],
         "claimed_by": "test", "provider": "p", "account": "a", "lease_seconds": 60.0,
     }  # fmt: skip
 

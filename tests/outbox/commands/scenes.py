@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -101,18 +102,24 @@ class Scene:
         (connection or self.connection).execute(
             statements.psycopg("settle_attempts").encode(),
             {
-                "job_ids": [claim.id],
-                "claim_versions": [claim.claim_version],
-                "effect_keys": [claim.effect_key],
-                "requests_seen": [requests_seen],
-                "effect_states": [effect_state],
-                "nothing_open": [nothing_open],
-                "message_ids": [message_id],
-                "job_actions": [job_action],
-                "refunds": [False],
-                "delays_seconds": [delay_seconds],
-                "reasons": [reason],
-                "details": [detail],
+                "outcomes": [
+                    json.dumps(
+                        {
+                            "job_id": claim.id,
+                            "claim_version": claim.claim_version,
+                            "effect_key": claim.effect_key,
+                            "requests_seen": requests_seen,
+                            "effect_state": effect_state,
+                            "nothing_open": nothing_open,
+                            "message_id": message_id,
+                            "job_action": job_action,
+                            "refund": False,
+                            "delay_seconds": delay_seconds,
+                            "reason": reason,
+                            "detail": detail,
+                        }
+                    )
+                ],
                 "claimed_by": CONSUMER,
             },
         )
