@@ -14,6 +14,7 @@ from outbox.errors import (
     SchemaError,
     WrongConnection,
 )
+from outbox.new_job import NewJob
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "DatabaseUnavailable",
     "InvalidJob",
     "LeaseLost",
+    "NewJob",
     "Outbox",
     "OutboxError",
     "SchemaError",

@@ -16,6 +16,7 @@ class InvalidJob(OutboxError, ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+        self.problem = problem
 
 
 class WrongConnection(OutboxError, TypeError):

@@ -19,7 +19,8 @@ from psycopg import sql
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from psycopg.rows import dict_row
 
-from outbox import statements
+from outbox import NewJob, Outbox, enqueue, statements
+from outbox.caller import Insert
 from tests.databases import Databases
 
 PACKAGE = Path(__file__).parents[2] / "outbox"
@@ -200,7 +201,30 @@ def call_sites() -> tuple[CallSite, ...]:
     return tuple(sorted(found, key=lambda site: (site.statement, site.place)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+#: Those that an application runs, on its own connection: ``enqueue`` and ``enqueue_many``.
+PRODUCERS = ("insert_job", "insert_jobs")
+
+
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_an_enqueue_gives_exactly_the_parameters(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever kind of connection the statement goes to."""
+    seen: list[Insert] = []
+
+    def insert(_: object, wish: Insert) -> list[int]:
+        seen.append(wish)
+        return [1]
+
+    monkeypatch.setattr(enqueue, "insert", insert)
+    anybody: Any = object()
+    Outbox().enqueue(anybody, "t", {}, effect_key="e")
+    Outbox().enqueue_many(anybody, "t", [NewJob(payload={}, effect_key="e")])
+    (wish,) = [wish for wish in seen if wish.statement == name]
+    assert set(wish.parameters[0]) == statements.parameters(name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in PRODUCERS])
 def test_a_statement_is_called_with_exactly_its_parameters(name: str) -> None:
     """Found in the code of the package: no statement is orphaned, no argument is ignored."""
     sites = [site for site in call_sites() if site.statement == name]
