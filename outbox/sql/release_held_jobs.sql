@@ -3,11 +3,14 @@
 WITH released AS MATERIALIZED (
     SELECT job.id
     FROM outbox.job
-    JOIN outbox.effect USING (effect_key)
-    WHERE job.waiting = 'resolve' AND effect.state <> 'held'
-    ORDER BY job.id
+    WHERE job.waiting = 'resolve'
+        -- A subquery, not a join: one probe for each, whatever the planner believes of the ledger.
+        AND (
+            SELECT effect.state FROM outbox.effect WHERE effect.effect_key = job.effect_key
+        ) <> 'held'
+    ORDER BY job.effect_key
     LIMIT :limit
-    FOR NO KEY UPDATE OF job SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE outbox.job
 SET waiting = NULL, position = nextval('outbox.job_position')

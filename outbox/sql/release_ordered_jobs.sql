@@ -1,20 +1,38 @@
 -- Lets the head of each ordering key into the queue when no job of that key is there. The lock
 -- makes releasing consumers take turns; the unique index job_ordering_head would stop a second
 -- head anyway, but by failing the statement.
-WITH turn AS MATERIALIZED (
+WITH RECURSIVE turn AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended('outbox.release_ordered_jobs', 0)) AS mine
+), line AS (
+    -- A loose scan: one probe for each ordering key that has somebody waiting, not for each job.
+    SELECT (
+        SELECT job.ordering_key FROM outbox.job
+        WHERE job.waiting = 'order'
+        ORDER BY job.ordering_key LIMIT 1
+    ) AS ordering_key
+    UNION ALL
+    SELECT (
+        SELECT job.ordering_key FROM outbox.job
+        WHERE job.waiting = 'order' AND job.ordering_key > line.ordering_key
+        ORDER BY job.ordering_key LIMIT 1
+    )
+    FROM line
+    WHERE line.ordering_key IS NOT NULL
 ), head AS MATERIALIZED (
-    SELECT DISTINCT ON (blocked.ordering_key) blocked.id
+    SELECT first.id
     FROM turn
-    CROSS JOIN outbox.job AS blocked
+    CROSS JOIN line
+    CROSS JOIN LATERAL (
+        SELECT job.id FROM outbox.job
+        WHERE job.waiting = 'order' AND job.ordering_key = line.ordering_key
+        ORDER BY job.id LIMIT 1
+    ) AS first
     WHERE turn.mine
-        AND blocked.waiting = 'order'
-        AND NOT EXISTS (
-            SELECT 1 FROM outbox.job AS ahead
-            WHERE ahead.ordering_key = blocked.ordering_key
+        AND (
+            SELECT true FROM outbox.job AS ahead
+            WHERE ahead.ordering_key = line.ordering_key
                 AND ahead.waiting IS DISTINCT FROM 'order'
-        )
-    ORDER BY blocked.ordering_key, blocked.id
+        ) IS NULL
     LIMIT :limit
 )
 UPDATE outbox.job

@@ -113,10 +113,6 @@ HOT = (
     "release_ordered_jobs", "reopen_effects", "settle_attempts",
 )  # fmt: skip
 
-#: Plans that are not bounded yet, and are to be: a generic plan (which PostgreSQL takes only where
-#: it believes that it is no dearer) that joins all of a table to what was picked.
-NOT_YET = {("release_held_jobs", "force_generic_plan")}
-
 
 def test_a_claim_steps_over_dead_entries_once(
     connection: psycopg.Connection, database_url: str
@@ -163,12 +159,7 @@ def large(large_database_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [
-        (name, mode)
-        for name in HOT
-        for mode in ("force_custom_plan", "force_generic_plan")
-        if (name, mode) not in NOT_YET
-    ],
+    [(name, mode) for name in HOT for mode in ("force_custom_plan", "force_generic_plan")],
 )
 def test_no_hot_statement_reads_all_of_a_table(
     large: psycopg.Connection, name: str, mode: str
