@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from tests.faults.storm.campaign import Campaign, State, aims, replay
+from tests.faults.storm.campaign import Campaign, State, aims, chosen, impossible, replay
 from tests.faults.storm.evidence import render
 from tests.faults.storm.history import Chapter
 from tests.faults.storm.kinds import KINDS
@@ -34,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = state_file.with_suffix("")
     if given.replay is not None:
         return _replay(directory, given)
-    kinds = given.kinds or list(KINDS)
+    kinds = given.kinds or chosen(given.faults)
+    for name, reason in impossible().items():
+        _say(f"not on this machine: {name} ({reason})")
+        if name in kinds:
+            return 2
     plan = aims(kinds, given.faults)
     state = State.open(state_file)
     _say(f"{sum(plan.values())} faults: {', '.join(f'{n} {k}' for k, n in plan.items())}")

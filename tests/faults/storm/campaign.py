@@ -83,6 +83,8 @@ class Campaign:
         clean, reason = True, "all done"
         with world(self.directory, self.plant) as here:
             self.state.add("run", aims=dict(self.aims), seed=self.seed, **facts(here))
+            for name, reason in impossible().items():
+                self.state.add("impossible", kind=name, reason=reason)
             while (chapter := self.next()) is not None:
                 if time.monotonic() - started > self.seconds_max:
                     reason = "time is over"
@@ -175,6 +177,20 @@ def commit() -> str:
     except FileNotFoundError:
         return "unknown"
     return done.stdout.strip() or "unknown"
+
+
+def impossible() -> dict[str, str]:
+    """The kinds that this machine can't have, and why."""
+    reasons = {name: kind.why_not() for name, kind in KINDS.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def chosen(faults: int | None) -> list[str]:
+    """The kinds of a run that names none: all that this machine can have, and a short run soon."""
+    cant = impossible()
+    return [
+        name for name, kind in KINDS.items() if name not in cant and (kind.short or faults is None)
+    ]
 
 
 def aims(kinds: Sequence[str], faults: int | None) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.faults.oracle import Verdict
 from tests.faults.storm.campaign import State
+from tests.faults.storm.history import AGAIN
 from tests.faults.storm.kinds import KINDS, NOT_TRIED, Kind
 from tests.faults.storm.moments import JOB_MOMENTS, OTHER_MOMENTS
 
@@ -39,6 +40,16 @@ _MUST_BE_ZERO = (
     Verdict.MORE_THAN_BEGUN,
     Verdict.CANT_SAY,
 )
+_HELD_UNSENT = """\
+Some of those held were never sent at all. An intent is committed before its call; when the database
+then goes away for longer than the lease, or the consumer dies in between, no call starts, and
+whoever takes over finds an open intent and can't know that. Without keys it holds the order. That
+is the safe side, and a person sees the same as of one that was sent: look, then send again."""
+_REPEATED = """\
+Where what is unknown is sent again (`repeats`: no keys, `EMAIL_UNKNOWN=repeat`), {} e-mails were
+accepted once more for an order that had one. That is the documented price, and not among the
+duplicates above: for each of them a consumer died, or had no answer, after the intent was committed
+and before the answer was settled. One without such a reason counts as a duplicate."""
 
 
 def render(state: State) -> str:
@@ -61,8 +72,14 @@ def _parts(state: State) -> Iterator[str]:
     missing = [kind.name for kind in KINDS.values() if state.done(kind) == 0]
     if missing:
         yield f"- In this run: {', '.join(missing)}."
+    for name, reason in _impossible(state).items():
+        yield f"- On this machine: {name} ({reason})."
     yield "\n## Seeds\n"
     yield from _seeds(state)
+
+
+def _impossible(state: State) -> dict[str, str]:
+    return {line["kind"]: line["reason"] for line in state.of("impossible")}
 
 
 def _runs(state: State) -> Iterator[str]:
@@ -124,6 +141,9 @@ def _totals(state: State) -> Iterator[str]:
         f"fault met it, counted for each fault. {late} consumers were so short of processor time "
         "that their heartbeats came too late; that counts as a fault of the machine."
     )
+    yield f"\n{_HELD_UNSENT}"
+    again = sum(line["tally"].get(AGAIN, 0) for line in histories)
+    yield f"\n{_REPEATED.format(again)}"
 
 
 def _total(kind: Kind, keeps_keys: bool, lines: Sequence[dict[str, Any]]) -> str:
@@ -132,8 +152,9 @@ def _total(kind: Kind, keeps_keys: bool, lines: Sequence[dict[str, Any]]) -> str
 
     held = sum(line["verdicts"].get(Verdict.HELD.value, 0) for line in lines)
     seconds = sum(line["seconds"] for line in lines)
+    aim = kind.aim if keeps_keys is kind.providers[0] else ""
     return (
-        f"| {kind.name} | {total('faults')} | {kind.aim if keeps_keys else ''} "
+        f"| {kind.name} | {total('faults')} | {aim} "
         f"| {'replays keys' if keeps_keys else 'no keys'} | {len(lines)} | {total('orders')} "
         f"| {total('requests')} | {total('accepted')} | {held} | {total('in_flight')} "
         f"| {max(line['drain_seconds'] for line in lines):.1f} | {seconds / 60:.1f} |"

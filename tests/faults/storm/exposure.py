@@ -34,6 +34,8 @@ class Work:
     #: By effect key and version of the claim, when calls were started.
     calls: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     unanswered: Counter[str] = field(default_factory=Counter)
+    #: Begun, and not settled when its consumer ended.
+    left_open: Counter[str] = field(default_factory=Counter)
     late: list[tuple[float, float]] = field(default_factory=list)
     struck: list[tuple[float, str]] = field(default_factory=list)
 
@@ -60,6 +62,8 @@ def read_journal(path: Path) -> Work:
                 begun[words].append(at)
             case Sign.END:
                 work.spans[words].append((begun[words].pop(), at))
+            case Sign.OPEN | Sign.CLOSED:
+                work.left_open[words] += 1 if sign == Sign.OPEN else -1
             case Sign.CALL:
                 started, version, key = words.split(" ")
                 work.calls[key, int(version)].append(float(started))
@@ -78,11 +82,13 @@ def read_journal(path: Path) -> Work:
 class Exposure:
     """How many faults each key has met, and how many of them were the machine's own.
 
-    ``unanswered``: calls without a real answer, as the consumers saw them.
+    ``unanswered``: calls without a real answer, as the consumers saw them. ``left_open``: by a
+    consumer that died between intent and settling.
     """
 
     met: Counter[str] = field(default_factory=Counter)
     unanswered: Counter[str] = field(default_factory=Counter)
+    left_open: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     late_heartbeats: int = 0
 
@@ -101,6 +107,7 @@ def expose(works: Mapping[int, Work], blows: Sequence[Blow]) -> Exposure:
             exposure.in_flight += len(keys)
     for number, work in works.items():
         exposure.unanswered.update(work.unanswered)
+        exposure.left_open.update(work.left_open)
         for begin, end in work.late:
             if any(_explains(blow, number, begin, end) for blow in blows):
                 continue

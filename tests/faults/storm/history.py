@@ -50,6 +50,8 @@ RECORD = "mails.jsonl"
 DRAIN_SECONDS = 60.0
 DRAINING = 2
 PROBLEMS_KEPT = 10
+#: What ``EMAIL_UNKNOWN=repeat`` costs.
+AGAIN = "accepted again, as documented"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,8 @@ class History:
         self.drain_seconds = 0.0
         #: Whether an order may be held although the provider replays keys.
         self.may_hold = not chapter.keeps_keys
+        #: Whether an order may be sent again that may have been sent, and so be accepted twice.
+        self.may_repeat = False
         self.lives: list[Life] = []
         self._lock = threading.Lock()
         self._open = ExitStack()
@@ -257,7 +261,9 @@ class History:
             drained=not any(whom.startswith("drain") for whom in self.problems),
             faults=self._faults_met(orders, exposure),
         )
-        self._blame_verdicts(judgement.verdicts)
+        verdicts = self._without_repeats(judgement.verdicts, exposure)
+        self._blame_verdicts(verdicts)
+        totals = Counter(verdict for found in verdicts.values() for verdict in found)
         return Result(
             str(self.chapter),
             self.chapter.kind,
@@ -269,7 +275,7 @@ class History:
             requests=judgement.requests,
             accepted=judgement.accepted,
             in_flight=exposure.in_flight,
-            verdicts={verdict.value: n for verdict, n in judgement.totals.items()},
+            verdicts={verdict.value: n for verdict, n in totals.items()},
             late_heartbeats=exposure.late_heartbeats,
             wrong=len(self.problems),
             problems=dict(list(self.problems.items())[:PROBLEMS_KEPT]),
@@ -289,6 +295,25 @@ class History:
             )
             met[order] = exposure.met[key] + max(0, exposure.unanswered[key] - seen)
         return met
+
+    def _without_repeats(
+        self, verdicts: Mapping[str, frozenset[Verdict]], exposure: Exposure
+    ) -> dict[str, frozenset[Verdict]]:
+        """Count what was accepted again as documented, and no longer as a duplicate.
+
+        For each e-mail but one, somebody died after its intent was committed and before its answer
+        was settled, or had no answer.
+        """
+        kept = dict(verdicts)
+        if not self.may_repeat:
+            return kept
+        traffic = oracle.read_record(self.provider.record)
+        for key, found in verdicts.items():
+            again = traffic[key].accepted - 1 if Verdict.DUPLICATED in found else 0
+            if 0 < again <= exposure.left_open[key] + exposure.unanswered[key]:
+                kept[key] = found - {Verdict.DUPLICATED}
+                self.count(AGAIN, number=again)
+        return kept
 
     def _blame_verdicts(self, verdicts: Mapping[str, frozenset[Verdict]]) -> None:
         fine = {Verdict.DELIVERED_ONCE}

@@ -26,6 +26,17 @@ def kills(history: History, faults: int) -> None:
     _kill(history, faults, lambda _: {})
 
 
+def repeats(history: History, faults: int) -> None:
+    """The same where what is unknown is sent again to a provider that can't tell.
+
+    An order may be sent twice then, but only where a consumer died, or heard nothing, after its
+    intent was committed and before its answer was settled.
+    """
+    history.own_settings = {"EMAIL_UNKNOWN": "repeat"}
+    history.may_repeat = True
+    _kill(history, faults, lambda _: {})
+
+
 def kills_under_wrong_clocks(history: History, faults: int) -> None:
     """The same for consumers whose wall clocks are hours off, stand still, or jump.
 

@@ -24,10 +24,11 @@ from typing import Any
 from consumers.email import logs, start
 from consumers.email.gateway import EmailGateway
 from outbox.consumer import Consumer
-from outbox.errors import DatabaseUnavailable
+from outbox.errors import ConfigurationError, DatabaseUnavailable
 from outbox.job import Job
 from outbox.lease import Leases
 from outbox.outcome import REAL, Answer
+from outbox.settings import OutboxSettings
 from outbox.wake import Wake
 from tests.faults.storm import moments
 from tests.hurry import WAITS
@@ -46,6 +47,8 @@ CONNECT_SECONDS = "2"
 NOT_STARTED = "not_started"
 #: A heartbeat that is so late, as a share of the lease, may have cost it.
 LATE = 0.6
+#: The exit code of a consumer that is refused for good.
+WRONG_USE = 2
 
 
 class Act(StrEnum):
@@ -62,6 +65,10 @@ class Sign(StrEnum):
 
     BEGIN = "+"
     END = "-"
+    #: Its intent is committed, and a call for it may begin.
+    OPEN = "?"
+    #: It is settled, or its claim was lost.
+    CLOSED = "."
     #: A call that was started at that time (seconds), under a claim of that version, for that key.
     CALL = ">"
     #: A call without a real answer.
@@ -78,8 +85,9 @@ class Birth:
 
     ``act`` happens when ``moment`` comes for the ``turn``-th time; ``seconds`` belong to a block.
     ``wall_clock``: how its ``time.time`` goes wrong. ``heartbeats_fail``: so many in a row fail,
-    after the first. ``overrides``: module attributes of the library. ``plant``: a function
-    (``package.module:name``) that breaks something first, to see whether anybody notices.
+    after the first. ``overrides``: module attributes of the library. ``in_earnest``: all
+    waits are production's. ``plant``: a function (``package.module:name``) that breaks something
+    first, to see whether anybody notices.
     """
 
     journal: str
@@ -94,6 +102,7 @@ class Birth:
     wall_clock: str | None = None
     heartbeats_fail: int = 0
     overrides: Mapping[str, float] = field(default_factory=dict)
+    in_earnest: bool = False
     plant: str | None = None
 
 
@@ -104,6 +113,10 @@ def live(birth: Birth) -> None:
         descriptor = os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 2)
         code = _consume(birth)
+    except ConfigurationError as error:
+        # As ``email-consumer`` ends, and not a consumer's fault.
+        sys.stderr.write(f"{error}\n")
+        code = WRONG_USE
     except BaseException:  # noqa: BLE001 -- whatever it is, this process must not live on as a copy
         traceback.print_exc()
     finally:
@@ -114,11 +127,12 @@ def live(birth: Birth) -> None:
 def _consume(birth: Birth) -> int:
     os.environ.update(birth.settings)
     write = journal(birth.journal)
-    override({**OVERRIDES, **birth.overrides})
+    if not birth.in_earnest:
+        override({**OVERRIDES, **birth.overrides})
     if birth.plant is not None:
         resolve_name(birth.plant)()
     _tell_of_work(write)
-    _tell_of_late_heartbeats(write, float(birth.settings["OUTBOX_LEASE_SECONDS"]) * LATE)
+    _tell_of_late_heartbeats(write, OutboxSettings.load().lease_seconds * LATE)
     if birth.heartbeats_fail:
         _fail_heartbeats(write, birth.heartbeats_fail)
     if birth.moment is not None:
@@ -144,6 +158,8 @@ def now() -> float:
 
 Write = Callable[[Sign, str], None]
 _claim_version: ContextVar[int] = ContextVar("claim_version")
+#: Whether the intent of the job that this task is at work on is committed.
+_open: ContextVar[bool] = ContextVar("open", default=False)
 
 
 def journal(path: str) -> Write:
@@ -158,6 +174,7 @@ def journal(path: str) -> Write:
 
 def _tell_of_work(write: Write) -> None:
     work: Callable[..., Any] = Consumer._work
+    begun: Callable[..., Any] = Consumer._call
     call: Callable[..., Any] = EmailGateway.call
 
     @wraps(work)
@@ -167,7 +184,15 @@ def _tell_of_work(write: Write) -> None:
         try:
             await work(self, job)
         finally:
+            if _open.get():
+                write(Sign.CLOSED, job.effect_key)
             write(Sign.END, job.effect_key)
+
+    @wraps(begun)
+    async def told_begun(self: Consumer, job: Job, *begun_: Any, **named: Any) -> Any:
+        write(Sign.OPEN, job.effect_key)
+        _open.set(True)
+        return await begun(self, job, *begun_, **named)
 
     @wraps(call)
     async def told_call(
@@ -182,6 +207,7 @@ def _tell_of_work(write: Write) -> None:
         return answer
 
     Consumer._work = told_work  # type: ignore[method-assign]
+    Consumer._call = told_begun  # type: ignore[method-assign]
     EmailGateway.call = told_call  # type: ignore[method-assign]
 
 

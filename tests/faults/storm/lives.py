@@ -125,7 +125,7 @@ class Nursery:
         output: Path,
         settings: Mapping[str, str] | None = None,
     ) -> Life:
-        """Run ``outbox`` or ``mail-service``, which write to this file."""
+        """Run ``outbox``, ``mail-service`` or ``producer``, which write to this file."""
         life = self._new(directory)
         given = {"words": list(words), "settings": dict(settings or {}), "output": str(output)}
         self._order(life, program=name, **given)

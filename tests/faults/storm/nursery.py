@@ -2,9 +2,9 @@
 
 ``python -m tests.faults.storm.nursery`` reads a JSON object a line: ``{"number": N, "birth":
 {...}}`` for a consumer, ``{"number": N, "program": "outbox", "words": [...], "settings": {...},
-"output": FILE}`` for this command, or for ``mail-service``. It answers with a line for each thing
-that happens to one: ``born`` (its process id), ``stopped``, ``signal`` (its name) or ``code``. Any
-number live side by side. When its input ends, it kills those that still live.
+"output": FILE}`` for this command, for ``mail-service`` or for ``producer``. It answers with a line
+for each thing that happens to one: ``born`` (its process id), ``stopped``, ``signal`` (its name) or
+``code``. Any number live side by side. When its input ends, it kills those that still live.
 
 Starting Python and importing all of it takes half a second; a fork takes a hundredth of that.
 """
@@ -28,6 +28,7 @@ from outbox.commands import main as outbox
 from shop_example.emails import emails
 from shop_example.mail_service.command import main as mail_service
 from tests.faults.orders import payload
+from tests.faults.storm import producer
 from tests.faults.storm.life import Birth, live
 
 
@@ -110,6 +111,8 @@ def _run(order: dict[str, Any]) -> None:
         os.dup2(output, 1)
         if order["program"] == "mail-service":
             code = mail_service(order["words"])
+        elif order["program"] == "producer":
+            code = producer.main(order["words"])
         else:
             sys.argv = ["outbox", *order["words"]]
             outbox()

@@ -24,6 +24,8 @@ LOOK_SECONDS = 0.02
 ROLLED_BACK_EVERY = 7
 #: Every so many-th order asks twice for its e-mail, as a shop does that is not sure of itself.
 TWICE_EVERY = 10
+#: What a shop is told by a database that is away, full, or somebody else's replica by now.
+AWAY = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
 
 _READY = """
     SELECT count(*) FROM outbox.job
@@ -47,6 +49,7 @@ class Shop:
     _connection: psycopg.Connection | None = None
     _outbox: Outbox = field(default_factory=Outbox)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _gives_up: threading.Event = field(default_factory=threading.Event)
 
     def place(self, count: int) -> None:
         """So many orders, committed for sure; and some that are rolled back.
@@ -75,7 +78,7 @@ class Shop:
         def keep_busy() -> None:
             try:
                 while not ending.wait(LOOK_SECONDS):
-                    with contextlib.suppress(psycopg.OperationalError):
+                    with contextlib.suppress(*AWAY):
                         self.top_up(level)
             except BaseException as error:  # noqa: BLE001 -- raised again by whoever waits
                 errors.append(error)
@@ -84,6 +87,10 @@ class Shop:
         thread.start()
         try:
             yield
+        except BaseException:
+            # Whatever has gone wrong: the database may never come back.
+            self._gives_up.set()
+            raise
         finally:
             ending.set()
             thread.join()
@@ -107,7 +114,9 @@ class Shop:
         while True:
             try:
                 self._write(order_id, keep=True)
-            except psycopg.OperationalError:
+            except AWAY:
+                if self._gives_up.is_set():
+                    raise
                 self.unsure += 1
                 time.sleep(LOOK_SECONDS)
             else:
@@ -129,7 +138,7 @@ class Shop:
             else:
                 connection.rollback()
                 self.rolled_back += 1
-        except psycopg.OperationalError:
+        except AWAY:
             self.close()
             raise
 

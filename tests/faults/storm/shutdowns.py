@@ -30,6 +30,8 @@ PEACE_SECONDS_MAX = 0.3
 LONG_EVERY = 25
 LONG_SECONDS = 1.5
 TERMINATION_SECONDS_MAX = 0.06
+#: What a consumer says that was told to stop and could not settle all within one lease.
+UNSETTLED, UNSETTLED_CODE = "attempts could not be settled", 1
 _RUNNING = "SELECT count(*) FROM outbox.job WHERE lease_until > clock_timestamp()"
 
 
@@ -37,8 +39,7 @@ def shutdowns(history: History, faults: int) -> None:
     """PostgreSQL is shut down so many times, each time with jobs in flight."""
     with living(history, _many(history)), history.shop.busy(READY):
         for _ in range(faults):
-            eventually(lambda: history.query(_RUNNING)[0][0] > 0, 60)
-            time.sleep(history.dice.uniform(0, PEACE_SECONDS_MAX))
+            wait_for_work(history)
             at = now()
             history.world.server.shut_down()
             if history.dice.randrange(LONG_EVERY) == 0:
@@ -48,6 +49,12 @@ def shutdowns(history: History, faults: int) -> None:
             # Until they have connected again, they know of nothing.
             history.blow(at, now() + 0.5)
             history.faults += 1
+
+
+def wait_for_work(history: History) -> None:
+    """Wait until a job is in flight, and then for a while in which all is well."""
+    eventually(lambda: history.query(_RUNNING)[0][0] > 0, 60)
+    time.sleep(history.dice.uniform(0, PEACE_SECONDS_MAX))
 
 
 def terminations(history: History, faults: int) -> None:
@@ -93,8 +100,21 @@ def living(
     for life in lives:
         life.wait_for_birth()
     yield lives
+    at = now()
     for life in lives:
         life.send(signal.SIGTERM)
     for life in lives:
-        if life.wait().code != 0:
-            history.blame(f"life {life.number}", f"ended with {life.code or life.signal}")
+        expect_a_good_end(history, life, at)
+
+
+def expect_a_good_end(history: History, life: Life, at: float) -> None:
+    """It was told to stop then; it has settled what it had begun.
+
+    A machine that gives it too little time for that has hurt it, and this is counted.
+    """
+    life.wait()
+    if life.code == UNSETTLED_CODE and UNSETTLED in life.log.read_text():
+        history.blow(at, now(), number=life.number)
+        history.count("told to stop, and too slow to settle within a lease")
+    elif life.code != 0:
+        history.blame(f"life {life.number}", f"ended with {life.code or life.signal}")
