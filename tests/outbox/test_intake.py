@@ -22,20 +22,27 @@ POLL_SECONDS = 1.0
 class Queue:
     """Stands for ``Claims``: so many jobs are ready, and each claim is written down."""
 
-    scan_due = False
     crashed_waiting = False
 
     def __init__(self) -> None:
+        self.scan_due = False
         self.ready = 0
         self.claims: list[int] = []
+        self.did: list[str] = []
 
     async def take(self, limit: int, *, new_work_only: bool) -> Sequence[Job]:
         """Hand out what is there."""
         assert not new_work_only
         self.claims.append(limit)
+        self.did.append("claim")
         found = min(limit, self.ready)
         self.ready -= found
         return [_job(number) for number in range(found)]
+
+    async def scan(self) -> None:
+        """Look through all of it."""
+        self.did.append("scan")
+        self.scan_due = False
 
 
 class Row:
@@ -183,6 +190,21 @@ async def test_during_a_flow_no_enqueue_pays_for_a_hint(bench: Bench) -> None:
     bench.row.hint.set()
     assert await bench.intake.rest() == []
     assert bench.row.said == ["awake", "asleep"]
+
+
+@pytest.mark.parametrize("ready", [1, 0])
+async def test_a_hint_does_not_wait_for_a_scan(bench: Bench, ready: int) -> None:
+    """The scan that is due comes right after the claim, found or not; without a hint, before it."""
+    bench.queue.scan_due = True
+    await bench.take()
+    assert bench.queue.did == ["scan", "claim"]
+    bench.queue.scan_due, bench.queue.ready = True, ready
+    bench.row.hint.set()
+    await bench.intake.pause(0)
+    assert await bench.take() == ready
+    await bench.take()
+    assert sorted(bench.queue.did[2:4]) == ["claim", "scan"]
+    assert bench.queue.did[2] == "claim"
 
 
 async def test_a_closed_lane_sleeps_without_a_hint(bench: Bench) -> None:
