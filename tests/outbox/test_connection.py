@@ -192,7 +192,6 @@ MOMENT = {
     "58030": "io_error",
 }
 STATEMENT = {
-    "0A000": "feature_not_supported",
     "22003": "numeric_value_out_of_range",
     "22021": "character_not_in_repertoire",
     "22P02": "invalid_text_representation",
