@@ -34,8 +34,11 @@ _KEEPALIVE = {
     "tcp_user_timeout": "25000",
 }
 #: SQLSTATE classes and codes that say nothing about the statement: the same one may pass later.
+#: Of statements that have run before, 0A000 ("not supported") says that a migration went by (the
+#: next try plans anew), or that the server is a standby now (the next one may find the primary).
 _PASSING = re.compile(
-    r"08...|53...|57...|58000|58030|40001|40P01|55P03|25P03|25P04|25006|26000|42P05", re.IGNORECASE
+    r"08...|53...|57...|58000|58030|40001|40P01|55P03|25P03|25P04|25006|26000|42P05|0A000",
+    re.IGNORECASE,
 )
 
 
@@ -92,20 +95,26 @@ def refused_for_good(error: psycopg.OperationalError) -> bool:
     libpq hands on no SQLSTATE of a refused connection, only the server's text.
     """
     text = str(error)
-    return "FATAL:" in text and not any(word in text for word in _PASSING_REFUSALS)
+    return "FATAL:" in text and any(word in text for word in _LASTING_REFUSALS)
 
 
 def passing(error: psycopg.Error) -> bool:
     """Say whether an error speaks of the moment (connection, locks, shutdown) only."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    # "cached plan must not change result type": a migration went by; the next try plans anew.
-    stale_plan = error.sqlstate == "0A000" and "cached plan" in str(error)
-    return stale_plan or _PASSING.fullmatch(error.sqlstate) is not None
+    return _PASSING.fullmatch(error.sqlstate) is not None
 
 
-#: A server that starts, stops, recovers or is full lets one in later.
-_PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "remaining connection")
+#: What a person has to mend. Of anything else (a server that starts, stops, recovers or is full, a
+#: database closed for maintenance) nobody can say that it won't let one in later.
+_LASTING_REFUSALS = (
+    "authentication failed",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "rejects connection",
+    "not permitted to log in",
+    "permission denied",
+)
 
 
 class Connection:

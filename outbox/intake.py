@@ -55,6 +55,7 @@ class Intake:
         self._found_at = 0.0
         self._finds = 0
         self._full = True
+        self._hinted = False
 
     def nudge(self) -> None:
         """Something has changed (the consumer stops, or has nothing under way): end the rest."""
@@ -75,12 +76,14 @@ class Intake:
         Raises:
             DatabaseUnavailable: nothing is known to be claimed.
         """
-        if self._claims.scan_due:
+        hinted, self._hinted = self._hinted, False
+        slots = self._worth_a_claim(boot_seconds())
+        # What a hint speaks of is not kept waiting for a scan, which comes right after it then.
+        if self._claims.scan_due and not (hinted and slots):
             await self._claims.scan()
         now = boot_seconds()
         if self._claims.crashed_waiting:
             return await self._take_crashed(now)
-        slots = self._worth_a_claim(now)
         self._full = slots == 0
         if slots == 0:
             return []
@@ -89,6 +92,9 @@ class Intake:
         self._note_flow(len(jobs), now)
         if len(jobs) == slots or self._flowing:
             await self._wake.awake()
+        if not jobs and self._claims.scan_due:
+            await self._claims.scan()
+            self.nudge()
         return self._started(jobs, now)
 
     async def rest(self) -> Sequence[Job]:
@@ -121,6 +127,7 @@ class Intake:
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.hint.wait()
+                self._hinted = True
         except TimeoutError:
             return
         finally:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox.connection import libpq_url, reason, refused_for_good
+from outbox.connection import libpq_url, passing, reason, refused_for_good
 from outbox.errors import ConfigurationError, DatabaseUnavailable, SchemaError
 
 #: DDL waits this long for a lock, and everybody else waits behind it for as long.
@@ -104,9 +104,9 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
     with connection:
         try:
             yield connection
-        except psycopg.OperationalError as error:
-            raise DatabaseUnavailable(f"{reason(error)}; run it again") from error
         except psycopg.Error as error:
+            if isinstance(error, psycopg.OperationalError) or passing(error):
+                raise DatabaseUnavailable(f"{reason(error)}; run it again") from error
             raise SchemaError(f"the database refused: {reason(error)}") from error
 
 

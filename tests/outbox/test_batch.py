@@ -57,6 +57,29 @@ async def submit_all(batch: Batch[int, int], *items: int) -> list[int | BaseExce
     return await asyncio.gather(*(batch.submit(item) for item in items), return_exceptions=True)
 
 
+async def test_a_batch_waits_for_what_is_on_its_way(press: Press) -> None:
+    """Not until its patience is over: as soon as there is enough, or the batch is full."""
+    on_the_way = 2
+    batch: Batch[int, int] = Batch(
+        press.run, limit=3, divisible=BadItem, enough=lambda _: on_the_way == 0
+    )
+    service = asyncio.create_task(batch.serve())
+    first = asyncio.create_task(batch.submit(1))
+    second = asyncio.create_task(batch.submit(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert press.batches == []
+    on_the_way = 0
+    third = asyncio.create_task(batch.submit(3))
+    assert list(await asyncio.gather(first, second, third)) == [2, 4, 6]
+    assert press.batches == [[1, 2, 3]]
+    on_the_way = 1
+    assert await submit_all(batch, 4, 5, 6, 7) == [8, 10, 12, 14]
+    assert press.batches == [[1, 2, 3], [4, 5, 6], [7]]
+    service.cancel()
+    await asyncio.gather(service, return_exceptions=True)
+
+
 async def test_what_is_ready_together_goes_together(press: Press) -> None:
     """One run for all, each gets its own result."""
     async with serving(press) as batch:

@@ -13,7 +13,7 @@ import pytest
 
 from outbox import ConfigurationError, DatabaseUnavailable, Outbox, SchemaError, statements
 from outbox import connection as connections
-from outbox.connection import Connection, host_of, libpq_url, passing
+from outbox.connection import Connection, host_of, libpq_url, passing, refused_for_good
 from tests.producers import TOPIC
 from tests.waiting import aeventually
 
@@ -192,7 +192,6 @@ MOMENT = {
     "58030": "io_error",
 }
 STATEMENT = {
-    "0A000": "feature_not_supported",
     "22003": "numeric_value_out_of_range",
     "22021": "character_not_in_repertoire",
     "22P02": "invalid_text_representation",
@@ -229,10 +228,34 @@ def test_an_error_of_the_statement_is_not_repeated_for_ever(sqlstate: str) -> No
     assert not passing(error_of(sqlstate))
 
 
-def test_a_stale_plan_is_of_the_moment() -> None:
-    """A migration went by (case-47); other features that are missing stay missing."""
+def test_what_is_not_supported_right_now_is_of_the_moment() -> None:
+    """A migration went by (case-47), or the server is a standby since a failover."""
     assert passing(error_of("0A000", "cached plan must not change result type"))
-    assert not passing(error_of("0A000", "cannot execute LISTEN during recovery"))
+    assert passing(error_of("0A000", "cannot set transaction read-write mode during recovery"))
+
+
+@pytest.mark.parametrize(
+    ("text", "lasting"),
+    [
+        ('FATAL:  password authentication failed for user "shop"', True),
+        ('FATAL:  database "shopp" does not exist', True),
+        ('FATAL:  role "shop" does not exist', True),
+        ('FATAL:  role "shop" is not permitted to log in', True),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "shop"', True),
+        ('FATAL:  permission denied for database "shop"', True),
+        ("FATAL:  the database system is starting up", False),
+        ("FATAL:  the database system is not accepting connections", False),
+        ('FATAL:  database "shop" is not currently accepting connections', False),
+        ("FATAL:  sorry, too many clients already", False),
+        ("FATAL:  terminating connection due to administrator command", False),
+        ("FATAL:  canceling authentication due to timeout", False),
+        ('FATAL:  could not write init file: No space left on device', False),
+        ("connection to server failed: Connection refused", False),
+    ],
+)  # fmt: skip
+def test_only_a_refusal_that_a_person_must_mend_is_for_good(text: str, lasting: bool) -> None:
+    """A server that is closed for a while is waited for, also by a consumer that starts."""
+    assert refused_for_good(psycopg.OperationalError(text)) is lasting
 
 
 def test_an_error_without_a_code_is_judged_by_its_class() -> None:
