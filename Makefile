@@ -30,8 +30,8 @@ demo: $(INSTALLED) ## orders under faults, kills and restarts, and what became o
 	@$(RUN) -m shop_example demo $(ARGS)
 
 test: $(INSTALLED) ## the whole test suite (ARGS="-k name", WORKERS=2)
-	@echo "+ $(RUN) -m pytest -n $(WORKERS) $(ARGS)"
-	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+	@echo "+ $(RUN) -m pytest -n $(WORKERS) --maxschedchunk 8 $(ARGS)"
+	@$(RUN) -m pytest -n $(WORKERS) --maxschedchunk 8 $(ARGS)
 
 faults: $(INSTALLED) ## thousands of faults of each kind, and their count in docs/evidence.md (FAULTS=300 for a few, ARGS="--help")
 	@echo "+ $(RUN) -m tests.faults.storm $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)"

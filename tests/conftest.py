@@ -26,6 +26,25 @@ for name in list(os.environ):
 os.environ["OUTBOX_EMBEDDED_DIR"] = str(server_directory())
 
 
+PROMISES = Path(__file__).parent / "promises"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What the product exists for is tested first."""
+    items.sort(key=lambda item: PROMISES not in item.path.parents)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a promise is broken, nothing else matters: the run ends."""
+    report = yield
+    if report.failed and PROMISES in item.path.parents:
+        item.session.shouldfail = f"a promise is broken: {item.nodeid}"
+    return report
+
+
 @pytest.fixture(scope="session")
 def databases() -> Iterator[Databases]:
     """Makes the databases of this test process."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ class End:
 
 
 class Hand:
-    """One process that forks consumers, one after the other."""
+    """One process that forks others, one after the other."""
 
     def __init__(self, log: Path) -> None:
         self._log = log.open("ab")
@@ -47,10 +48,18 @@ class Hand:
         *,
         act_at: str | None = None,
         act: str = "SIGKILL",
+        then: Mapping[str, str] = MappingProxyType({}),
+        output: Path | None = None,
         **order: object,
     ) -> End:
-        """One consumer with these settings, which sends itself a signal at a point, to its end."""
-        return self._ask(settings=dict(settings), act_at=act_at, act=act, **order)
+        """One process with these settings, to its end.
+
+        It sends itself a signal at a point; ``then`` has more signals by their points. ``output``
+        is where it prints.
+        """
+        acts = {**({act_at: act} if act_at else {}), **then}
+        name = str(output) if output else ""
+        return self._ask(settings=dict(settings), acts=acts, output=name, **order)
 
     def resume(self, pid: int) -> End:
         """Let a consumer go on that has stopped itself, to its end."""

@@ -1,21 +1,28 @@
 """The points at which a consumer can die, named from outside while it runs.
 
-Before and after each database statement of its cycle, each connect, and each single send and
-receive on the way to the provider. Names carry their turn: ``settle_attempts#2:before``. What polls
-and heartbeats repeat at their own pace counts once, at its first time; so the list of a run is the
-same in every run, and a new statement makes it longer.
+Before and after each database statement of its cycle and when it has been sent, each connect, and
+each single send and receive on the way to the provider. Names carry their turn:
+``settle_attempts#2:before``. What polls and heartbeats repeat at their own pace counts once, at its
+first time; so the list of a run is the same in every run, and a new statement makes it longer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
 from httpcore._backends.anyio import AnyIOBackend, AnyIOStream
 
+from outbox import schema
 from outbox.connection import Connection
+from outbox.consumer import Consumer
+from tests.faults.driver import watch_statements
 
 Result = TypeVar("Result")
 Arrive = Callable[[str], None]
@@ -24,33 +31,54 @@ Arrive = Callable[[str], None]
 CYCLE = frozenset({"begin_effects", "read_effects", "reopen_effects", "settle_attempts"})
 #: The claims: each time counts at which they must find something.
 CLAIMS = {"claim_jobs": "ready", "claim_crashed_job": "crashed"}
-#: These come when a clock says so, and only now and then within the way of a quick job.
+#: What lets waiting jobs into the queue; who ran it learns from the answer whose they were.
+RELEASES = frozenset({"promote_due_jobs", "release_ordered_jobs", "release_held_jobs"})
+#: These come when a clock says so, and only now and then within the way of a quick job; on a slow
+#: one's, the first counts that comes when the request has left.
 PACED = frozenset({"extend_leases"})
+
+#: The step that the code which runs now belongs to.
+_step: ContextVar[str | None] = ContextVar("step", default=None)
 
 
 class Points:
     """Calls ``arrive`` with each point's name when a consumer of this process comes to it.
 
     ``topics`` are its own; ``ready`` and ``crashed`` say how many jobs wait for it in which way;
-    ``paced``: whether heartbeats count, too.
+    ``paced``: whether heartbeats count, too; ``stop_at``: where it is told to stop by SIGTERM.
     """
 
     def __init__(
-        self, arrive: Arrive, topics: Iterable[str], *, ready: int, crashed: int, paced: bool
+        self,
+        arrive: Arrive,
+        topics: Iterable[str],
+        *,
+        ready: int,
+        crashed: int,
+        paced: bool,
+        stop_at: str | None,
     ) -> None:
         self._arrive = arrive
         self._topics = frozenset(topics)
         self._due = {"ready": ready, "crashed": crashed}
         self._left_out = frozenset() if paced else PACED
+        self._stop_at = stop_at
+        self._stopping = asyncio.Event()
         self._turns: Counter[str] = Counter()
+        self._sent: set[str] = set()
+        self._request_has_left = False
 
     def watch(self) -> None:
         """Wrap what the consumer is made of."""
+        self._wrap(Consumer, "run", lambda *_, **__: f"run on {_loop()}")
         self._wrap(Connection, "fetch", self._statement, self._after_statement)
         self._wrap(Connection, "raw", self._connection)
         self._wrap(AnyIOBackend, "connect_tcp", lambda *_, **__: self._turn("connect"))
         self._wrap(AnyIOStream, "write", self._sending)
         self._wrap(AnyIOStream, "read", lambda *_, **__: self._turn("receive"))
+        watch_statements(self._follow)
+        self._watch_check()
+        self._watch_stop()
 
     def _wrap(
         self,
@@ -63,16 +91,63 @@ class Points:
 
         @wraps(original)
         async def wrapped(*arguments: object, **named: object) -> object:
-            point = name(*arguments, **named)
-            if point is not None:
-                self._arrive(f"{point}:before")
-            result = await original(*arguments, **named)
-            if point is not None:
-                self._arrive(f"{point}:after")
+            step = name(*arguments, **named)
+            if step is not None:
+                self._arrive(f"{step}:before")
+            token = _step.set(step)
+            try:
+                result = await original(*arguments, **named)
+            finally:
+                _step.reset(token)
+            if step is not None:
+                self._arrive(f"{step}:after")
+                self._request_has_left = self._request_has_left or step == "send#2"
+                if f"{step}:after" == self._stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    await self._stopping.wait()
             learn(result, *arguments)
             return result
 
         setattr(owner, method, wrapped)
+
+    def _watch_check(self) -> None:
+        """The look at the schema: in a thread of its own, several statements that only read."""
+        original = schema.check_url
+
+        @wraps(original)
+        def wrapped(url: str) -> None:
+            self._arrive("check_schema:before")
+            _step.set("check_schema")
+            original(url)
+            self._arrive("check_schema:after")
+
+        schema.check_url = wrapped
+
+    def _watch_stop(self) -> None:
+        original = Consumer.stop
+
+        @wraps(original)
+        def wrapped(consumer: Consumer) -> None:
+            original(consumer)
+            self._stopping.set()
+
+        setattr(Consumer, "stop", wrapped)  # noqa: B010 -- mypy forbids to assign to a method
+
+    def _follow(self, query: bytes) -> Callable[[str], None]:
+        """Tell when the first statement of a step has been sent; LISTEN is a step of its own."""
+        listens = query.startswith(b"LISTEN")
+        step = self._first("LISTEN") if listens else _step.get()
+
+        def follow(moment: str) -> None:
+            if step is None or step.startswith("run on"):
+                return
+            if moment == "sent" and step not in self._sent:
+                self._sent.add(step)
+                self._arrive(f"{step}:sent")
+            elif listens and moment != "sent":
+                self._arrive(f"{step}:{moment}")
+
+        return follow
 
     def _turn(self, name: str) -> str:
         self._turns[name] += 1
@@ -93,6 +168,8 @@ class Points:
             return self._turn(statement)
         if statement in CLAIMS:
             return self._turn(statement) if self._due[CLAIMS[statement]] > 0 else None
+        if statement in PACED and not self._request_has_left:
+            return None
         return None if statement in self._left_out else self._first(statement)
 
     def _after_statement(
@@ -100,11 +177,16 @@ class Points:
     ) -> None:
         if statement in CLAIMS:
             self._due[CLAIMS[statement]] -= len(rows)
-        elif statement == "promote_due_jobs":
+        elif statement in RELEASES:
             mine = sum(row.topic in self._topics for row in rows)
             self._due["ready"] += mine
             if mine:
-                self._arrive(f"{self._turn('promote_due_jobs, of its own')}:after")
+                self._arrive(f"{self._turn(f'{statement}, of its own')}:after")
 
     def _sending(self, _: AnyIOStream, buffer: bytes, *__: object, **___: object) -> str | None:
         return self._turn("send") if buffer else None
+
+
+def _loop() -> str:
+    """The library whose event loop runs."""
+    return type(asyncio.get_running_loop()).__module__.partition(".")[0]
