@@ -36,6 +36,11 @@ class Job:
     max_attempts: int | None
     expired: bool
 
+    @property
+    def claim(self) -> tuple[int, int]:
+        """Which claim on which job: what an outcome or a try belongs to."""
+        return self.id, self.claim_version
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

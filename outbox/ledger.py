@@ -37,12 +37,14 @@ class Intent:
 @dataclass(frozen=True, slots=True)
 class _Begun:
     job_id: int
+    claim_version: int
     begun: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Reopened:
     job_id: int
+    claim_version: int
     begun: bool
     request: bytes | None
     wire_key: str | None
@@ -51,6 +53,8 @@ class _Reopened:
 
 #: What begin returns for each intent: a try to carry out, or an outcome to settle without a call.
 Begin = Attempt | Outcome | LeaseLost
+#: By claim, not by job: after an outage one batch may hold an old claim on a job beside a new one.
+_Results = dict[tuple[int, int], Begin]
 
 
 class Ledger:
@@ -71,17 +75,18 @@ class Ledger:
         make, the others wait for it. Running it again after a lost answer is safe: a try that
         this claim has begun is recognised.
         """
-        results: dict[int, Begin] = {}
+        results: _Results = {}
         first = _lowest_job_per_key(intents)
         leaders = [intent for intent in intents if first[intent.job.effect_key] == intent.job.id]
         await self._insert([intent for intent in leaders if intent.may_insert], results)
+        called = {id_ for (id_, _), begin in results.items() if isinstance(begin, Attempt)}
         for intent in intents:
-            if isinstance(results.get(first[intent.job.effect_key]), Attempt):
-                results.setdefault(intent.job.id, verdict.wait_for_other())
-        await self._read([i for i in intents if i.job.id not in results], first, results)
-        return [results[intent.job.id] for intent in intents]
+            if first[intent.job.effect_key] in called:
+                results.setdefault(intent.job.claim, verdict.wait_for_other())
+        await self._read([i for i in intents if i.job.claim not in results], first, results)
+        return [results[intent.job.claim] for intent in intents]
 
-    async def _insert(self, intents: Sequence[Intent], results: dict[int, Begin]) -> None:
+    async def _insert(self, intents: Sequence[Intent], results: _Results) -> None:
         """Write new ledger rows; what was there already is left for ``_read``."""
         if not intents:
             return
@@ -98,17 +103,18 @@ class Ledger:
             provider=self._place.provider,
             account=self._place.account,
         )
-        begun = {row.job_id: row.begun for row in rows}
+        begun = {(row.job_id, row.claim_version): row.begun for row in rows}
         for intent, request in zip(intents, requests, strict=True):
-            if intent.job.id not in begun:
-                results[intent.job.id] = LeaseLost(f"job {intent.job.id}: lost before its call")
-            elif begun[intent.job.id]:
-                results[intent.job.id] = Attempt(
+            claim = intent.job.claim
+            if claim not in begun:
+                results[claim] = LeaseLost(f"job {intent.job.id}: lost before its call")
+            elif begun[claim]:
+                results[claim] = Attempt(
                     request.wire_key, request.body, 1, sole_open=True, call_before=float("inf")
                 )
 
     async def _read(
-        self, intents: Sequence[Intent], first: Mapping[str, int], results: dict[int, Begin]
+        self, intents: Sequence[Intent], first: Mapping[str, int], results: _Results
     ) -> None:
         """Decide about keys that are in the ledger; begin the further tries that are allowed."""
         if not intents:
@@ -126,11 +132,11 @@ class Ledger:
             effect = effects.get(intent.job.id)
             decided = self._decide(intent, effect, read_at)
             if not isinstance(decided, Call):
-                results[intent.job.id] = decided
+                results[intent.job.claim] = decided
             elif effect is not None and first[effect.effect_key] == intent.job.id:
                 again.append((intent, effect, decided))
             else:
-                results[intent.job.id] = verdict.wait_for_other()
+                results[intent.job.claim] = verdict.wait_for_other()
         await self._reopen(again, read_at, results)
 
     def _decide(self, intent: Intent, effect: Effect | None, read_at: float) -> Call | Begin:
@@ -150,7 +156,7 @@ class Ledger:
         self,
         again: Sequence[tuple[Intent, Effect, Call]],
         read_at: float,
-        results: dict[int, Begin],
+        results: _Results,
     ) -> None:
         if not again:
             return
@@ -168,10 +174,10 @@ class Ledger:
             provider=self._place.provider,
             account=self._place.account,
         )
-        reopened = {row.job_id: row for row in rows}
+        reopened = {(row.job_id, row.claim_version): row for row in rows}
         for intent, effect, call in again:
-            row = reopened.get(intent.job.id)
-            results[intent.job.id] = _reopened(intent.job, row, effect, call, read_at)
+            row = reopened.get(intent.job.claim)
+            results[intent.job.claim] = _reopened(intent.job, row, effect, call, read_at)
 
 
 def _lowest_job_per_key(intents: Sequence[Intent]) -> dict[str, int]:

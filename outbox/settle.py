@@ -24,9 +24,11 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What the statement did: whether the claim still held, and whether the ledger was written."""
+    """What the statement did with the outcome of this ``number`` (from 1, in the order given):
+    whether the claim still held, and whether the ledger was written.
+    """
 
-    job_id: int
+    number: int
     claim_held: bool
     effect_written: bool
 
@@ -47,14 +49,12 @@ class Settler:
         Raises:
             DatabaseUnavailable: not known to be written; settle again.
         """
-        rows = await self._connection.fetch(
+        return await self._connection.fetch(
             Settled,
             "settle_attempts",
             outcomes=[as_json(settlement) for settlement in settlements],
             claimed_by=self._claimed_by,
         )
-        by_job = {row.job_id: row for row in rows}
-        return [by_job[settlement.job.id] for settlement in settlements]
 
 
 def as_json(settlement: Settlement) -> str:

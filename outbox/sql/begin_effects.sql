@@ -41,5 +41,5 @@ WITH wanted AS (
     ON CONFLICT (effect_key) DO NOTHING
     RETURNING job_id
 )
-SELECT claim.id AS job_id, claim.id IN (SELECT begun.job_id FROM begun) AS begun
+SELECT claim.id AS job_id, claim.claim_version, claim.id IN (SELECT begun.job_id FROM begun) AS begun
 FROM claim

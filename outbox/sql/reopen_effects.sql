@@ -53,7 +53,7 @@ WITH wanted AS (
     WHERE effect.effect_key = target.effect_key
     RETURNING target.id, effect.request, effect.wire_key, effect.requests_sent
 )
-SELECT claim.id AS job_id, reopened.id IS NOT NULL AS begun,
+SELECT claim.id AS job_id, claim.claim_version, reopened.id IS NOT NULL AS begun,
     reopened.request, reopened.wire_key, reopened.requests_sent
 FROM claim
 LEFT JOIN reopened ON reopened.id = claim.id

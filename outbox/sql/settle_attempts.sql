@@ -2,10 +2,11 @@
 -- the ledger rows, each sorted. A ledger row is touched only while it is open and nobody has begun
 -- a try since ours (requests_seen), with one exception: an acceptance in hand moves an effect from
 -- open or held to delivered, whoever holds the claim by now. An outcome whose ledger row has moved
--- on sends its job back into the queue, unspent: the next begin reads what to do.
+-- on sends its job back into the queue, unspent: the next begin reads what to do. (After an outage
+-- one batch may hold two outcomes of one job, from two claims: hence the numbers.)
 WITH outcome AS (
-    SELECT outcome.*
-    FROM unnest(CAST(:outcomes AS text[])) AS one (outcome)
+    SELECT one.number, outcome.*
+    FROM unnest(CAST(:outcomes AS text[])) WITH ORDINALITY AS one (outcome, number)
     CROSS JOIN LATERAL json_to_record(CAST(one.outcome AS json)) AS outcome (
         job_id bigint, claim_version bigint, effect_key text, requests_seen bigint,
         effect_state text, nothing_open boolean, message_id text, job_action text, refund boolean,
@@ -13,10 +14,10 @@ WITH outcome AS (
     )
     ORDER BY job_id
 ), claim AS MATERIALIZED (
-    SELECT held.job_id
+    SELECT number
     FROM outcome
     CROSS JOIN LATERAL (
-        SELECT job.id AS job_id
+        SELECT 1
         FROM outbox.job
         WHERE job.id = outcome.job_id
             AND job.claim_version = outcome.claim_version
@@ -24,9 +25,9 @@ WITH outcome AS (
         FOR NO KEY UPDATE
     ) AS held
 ), target AS MATERIALIZED (
-    SELECT wish.job_id
+    SELECT number
     FROM (
-        SELECT *, job_id IN (TABLE claim) AS claim_held
+        SELECT *, number IN (TABLE claim) AS claim_held
         FROM outcome
         WHERE effect_state IS NOT NULL
         ORDER BY effect_key
@@ -52,7 +53,7 @@ WITH outcome AS (
     SELECT DISTINCT ON (effect_key)
         outcome.*, effect_state = 'delivered' AS accepted, effect_state IN ('open', 'held') AS live
     FROM target
-    JOIN outcome USING (job_id)
+    JOIN outcome USING (number)
     ORDER BY effect_key, accepted DESC, job_id
 ), written AS (
     UPDATE outbox.effect
@@ -69,7 +70,7 @@ WITH outcome AS (
         detail = coalesce(chosen.detail, chosen.reason)
     FROM chosen
     WHERE effect.effect_key = chosen.effect_key
-    RETURNING chosen.job_id
+    RETURNING number
 ), decided AS MATERIALIZED (
     SELECT
         job_id, reason, detail, delay_seconds,
@@ -77,9 +78,9 @@ WITH outcome AS (
         refund OR moved.on_ AS refund,
         effect_state = 'open' AND NOT nothing_open AS retry_first
     FROM claim
-    JOIN outcome USING (job_id)
+    JOIN outcome USING (number)
     CROSS JOIN LATERAL (
-        SELECT effect_state IS NOT NULL AND job_id NOT IN (TABLE written) AS on_
+        SELECT effect_state IS NOT NULL AND number NOT IN (TABLE written) AS on_
     ) AS moved
 ), removed AS (
     DELETE FROM outbox.job
@@ -120,7 +121,8 @@ WITH outcome AS (
         AND decided.job_action IN ('retry', 'retry_now', 'hold', 'give_back')
 )
 SELECT
-    job_id,
-    job_id IN (TABLE claim) AS claim_held,
-    job_id IN (TABLE written) AS effect_written
+    number,
+    number IN (TABLE claim) AS claim_held,
+    number IN (TABLE written) AS effect_written
 FROM outcome
+ORDER BY number

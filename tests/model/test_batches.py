@@ -40,9 +40,13 @@ async def test_an_acceptance_in_hand_wins_over_a_hold_in_the_same_batch(
         assert hold.reason == "no_memory"
 
         batch = [Settlement(accepted, delivered(attempt)), Settlement(other, hold)]
-        settled = await one.settler.settle(batch if accepted_first else batch[::-1])
+        if not accepted_first:
+            batch.reverse()
+        settled = await one.settler.settle(batch)
 
-    written = {each.job_id: each.effect_written for each in settled}
+    written = {
+        given.job.id: each.effect_written for given, each in zip(batch, settled, strict=True)
+    }
     assert written == {accepted.id: True, other.id: False}
     assert connection.execute(STATES).fetchall() == [("delivered", accepted.id, "accepted-id")]
     rows = connection.execute("SELECT id, waiting, attempts FROM outbox.job").fetchall()
