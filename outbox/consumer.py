@@ -111,7 +111,8 @@ class Consumer:
             self._lane,
             self._wake,
             self._under_way,
-            jobs_max=2 * self._concurrency,
+            # Half as many again may wait to be settled; one at a time stays one at a time.
+            jobs_max=self._concurrency + self._concurrency // 2,
             poll_seconds=settings.poll_seconds,
         )
         place = Place(gateway.provider, gateway.account, gateway.deadline_seconds)
@@ -143,6 +144,7 @@ class Consumer:
         finally:
             self._leases.remove(job)
             self._under_way.jobs -= 1
+            self._intake.slot_free()
 
     async def _outcome(self, job: Job) -> Outcome | None:
         """Bring one job to its outcome; ``None`` when the claim was lost on the way."""
@@ -287,7 +289,9 @@ class Consumer:
                 if not jobs and drain and (code := await self._drained()) is not None:
                     return code
                 self._database_answers()
-                self._start(jobs or await self._intake.rest())
+                self._start(jobs)
+                if self._intake.dry or not jobs:
+                    self._start(await self._intake.rest())
             except DatabaseUnavailable as error:
                 self._database_away(error)
                 self._intake.after_outage()

@@ -56,13 +56,15 @@ class Intake:
         self._finds = 0
         self._full = True
         self._hinted = False
+        #: Whether the last claim found less than could start: there is no more for now.
+        self.dry = False
 
     def nudge(self) -> None:
         """Something has changed (the consumer stops, or has nothing under way): end the rest."""
         self._wake.hint.set()
 
     def slot_free(self) -> None:
-        """A call has ended: end the rest if it was waiting for that."""
+        """A call has ended, or is settled: end the rest if it was waiting for that."""
         if self._full and self._worth_a_claim(boot_seconds()):
             self.nudge()
 
@@ -78,23 +80,21 @@ class Intake:
         """
         hinted, self._hinted = self._hinted, False
         slots = self._worth_a_claim(boot_seconds())
-        # What a hint speaks of is not kept waiting for a scan, which comes right after it then.
+        # What a hint speaks of is not kept waiting for a scan, which comes right after that.
         if self._claims.scan_due and not (hinted and slots):
             await self._claims.scan()
         now = boot_seconds()
         if self._claims.crashed_waiting:
             return await self._take_crashed(now)
-        self._full = slots == 0
+        self._full, self.dry = slots == 0, False
         if slots == 0:
             return []
         self._took_at = now
         jobs = await self._claims.take(slots, new_work_only=self._lane.probes_new_work)
         self._note_flow(len(jobs), now)
-        if len(jobs) == slots or self._flowing:
+        self.dry = len(jobs) < slots
+        if self._flowing or not self.dry:
             await self._wake.awake()
-        if not jobs and self._claims.scan_due:
-            await self._claims.scan()
-            self.nudge()
         return self._started(jobs, now)
 
     async def rest(self) -> Sequence[Job]:
@@ -103,13 +103,15 @@ class Intake:
         Raises:
             DatabaseUnavailable: see ``take``.
         """
+        if self._claims.scan_due:
+            return []
         seconds = self._poll_seconds * (0.8 + 0.4 * random())
         now = boot_seconds()
         if (closed := self._lane.wait_seconds(now)) > 0:
             self._full = True
             seconds = min(seconds, closed)
         elif self._full:
-            if self._slots(now):
+            if self._slots(now) and not self._claims.crashed_waiting:
                 seconds = min(seconds, max(0.0, self._took_at + _PATIENCE_SECONDS - now))
         elif self._flowing:
             await asyncio.sleep(_FLOW_SECONDS)

@@ -101,7 +101,7 @@ class Rig:
             ends.append(self.watched(trial))
         return ends
 
-    def consume(self, *topics: str, **order: Any) -> End:
+    def consume(self, *topics: str, poll_seconds: float | None = None, **order: Any) -> End:
         """Run a consumer of these topics."""
         memory = {} if self.provider.keeps_keys else WITHOUT_KEYS
         settings = {
@@ -111,6 +111,8 @@ class Rig:
             "EMAIL_API_URL": self.provider.url,
             "FAULTS_TOPICS": ",".join(topics),
         }
+        if poll_seconds is not None:
+            settings["OUTBOX_POLL_SECONDS"] = str(poll_seconds)
         return self.hand.run(settings, loop=self.scenario.loop, **order)
 
     def watched(self, trial: Trial) -> End:
@@ -146,12 +148,16 @@ class Rig:
     def hold_all(self) -> list[int]:
         """Stop consumers that have an acceptance, and let somebody hold their jobs; who is stopped.
 
-        Once they go on, they settle and die.
+        Once they go on, they settle and die; without another look at the queue, which would let in
+        what the next one is to let in.
         """
         acts: dict[str, Any] = {
             "act": "SIGSTOP", "act_at": f"{SETTLE}:before", "then": {f"{SETTLE}:after": "SIGKILL"}
         }  # fmt: skip
-        stopped = [self.consume(trial.topic, **acts).stopped or 0 for trial in self.trials]
+        stopped = [
+            self.consume(trial.topic, poll_seconds=3600, **acts).stopped or 0
+            for trial in self.trials
+        ]
         assert all(stopped), "one was not stopped"
         self.recover(of_the_living=True)
         return stopped

@@ -194,7 +194,9 @@ async def test_during_a_flow_no_enqueue_pays_for_a_hint(bench: Bench) -> None:
 
 @pytest.mark.parametrize("ready", [1, 0])
 async def test_a_hint_does_not_wait_for_a_scan(bench: Bench, ready: int) -> None:
-    """The scan that is due comes right after the claim, found or not; without a hint, before it."""
+    """The scan that is due comes right after the claim, without a rest, whether that found a job or
+    not; where there was no hint, it comes before the claim.
+    """
     bench.queue.scan_due = True
     await bench.take()
     assert bench.queue.did == ["scan", "claim"]
@@ -202,9 +204,22 @@ async def test_a_hint_does_not_wait_for_a_scan(bench: Bench, ready: int) -> None
     bench.row.hint.set()
     await bench.intake.pause(0)
     assert await bench.take() == ready
+    assert bench.intake.dry
+    assert await bench.intake.rest() == []
     await bench.take()
-    assert sorted(bench.queue.did[2:4]) == ["claim", "scan"]
-    assert bench.queue.did[2] == "claim"
+    assert bench.queue.did[2:] == ["claim", "scan", "claim"]
+
+
+async def test_a_crashed_job_waits_for_its_turn_without_turning(bench: Bench) -> None:
+    """Until nothing else is under way, and then it is told; no time is spent on asking."""
+    bench.queue.crashed_waiting, bench.under_way.jobs = True, 1
+    bench.now += 10
+    assert await bench.take() == 0
+    resting = asyncio.create_task(bench.intake.rest())
+    await asyncio.sleep(0.1)
+    assert not resting.done()
+    bench.intake.nudge()
+    assert await resting == []
 
 
 async def test_a_closed_lane_sleeps_without_a_hint(bench: Bench) -> None:
