@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection as Link
@@ -18,13 +18,14 @@ from benchmarks.ordering import JOBS_OF, Wish, committer
 from benchmarks.record import Figure, Line, ratio
 from benchmarks.server import Server
 from benchmarks.turns import in_turns
-from outbox import Outbox
+from outbox import NewJob, Outbox
 from outbox.clock import boot_seconds
 from outbox.consumer import Consumer
 from shop_example.database import engine_of
 from shop_example.tables import create_tables
 
 _TABLE = "CREATE TABLE bench_row (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text text)"
+_PAYLOAD = {"order_id": 1}
 #: The kind without a job comes first.
 _CASES = {
     "place_order": ("order", "order, job"),
@@ -83,26 +84,42 @@ def _hints(server: Server, seconds: float, rounds: int) -> Line:
 
 def _in_bulk(server: Server, count: int, rounds: int) -> Line:
     """One transaction with many jobs."""
-    rates = in_turns({"jobs": lambda: _bulk_rate(server, count)}, rounds)
+    rates = in_turns(
+        {
+            name: partial(_bulk_rate, server, count, way)
+            for name, way in (("enqueue in a loop", _one_by_one), ("enqueue_many", _all_at_once))
+        },
+        rounds,
+    )
     return Line(
         "enqueue",
         f"{count} jobs in one transaction",
-        {"enqueue in a loop": Figure("jobs/s", rates["jobs"])},
+        {name: Figure("jobs/s", values) for name, values in rates.items()},
         checked=f"{count} jobs are there after each round",
+        ratios={"enqueue_many / a loop": ratio(rates["enqueue_many"], rates["enqueue in a loop"])},
         settings={"jobs": count, "rounds": rounds},
     )
 
 
-def _bulk_rate(server: Server, count: int) -> float:
-    payload = {"order_id": 1}
+def _bulk_rate(server: Server, count: int, way: Callable[[psycopg.Connection, int], None]) -> float:
     with server.database() as url, psycopg.connect(url) as connection:
-        outbox, started = Outbox(), boot_seconds()
-        for number in range(count):
-            outbox.enqueue(connection, TOPIC, payload, effect_key=f"bulk-{number}")
+        started = boot_seconds()
+        way(connection, count)
         connection.commit()
         seconds = boot_seconds() - started
         assert _count_jobs(url) == count
     return count / seconds
+
+
+def _one_by_one(connection: psycopg.Connection, count: int) -> None:
+    outbox = Outbox()
+    for number in range(count):
+        outbox.enqueue(connection, TOPIC, _PAYLOAD, effect_key=f"bulk-{number}")
+
+
+def _all_at_once(connection: psycopg.Connection, count: int) -> None:
+    jobs = (NewJob(payload=_PAYLOAD, effect_key=f"bulk-{number}") for number in range(count))
+    Outbox().enqueue_many(connection, TOPIC, jobs)
 
 
 @contextmanager

@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 #: Free slots are filled together, once they are half of all in use; or after so long in any case,
 #: so that calls which hang keep nobody from the slots that are free.
 _PATIENCE_SECONDS = 0.05
-#: So many finds, each within this of the one before, are a flow. While it lasts the queue is looked
-#: at in this rhythm, and no enqueue pays for a hint.
-_FLOW_FINDS = 10
-_FLOW_SECONDS = 0.02
-_FLOW_ENDS_SECONDS = 0.1
+#: So many jobs a second, over the last half second or so, are a flow. While it lasts the queue is
+#: looked at in this rhythm, and no enqueue pays for a hint.
+_FLOW_BEGINS, _FLOW_ENDS = 100.0, 50.0
+_FLOW_MEMORY_SECONDS = 0.5
+_FLOW_LOOK_SECONDS = 0.02
 
 
 class Intake:
@@ -52,8 +52,8 @@ class Intake:
         self._jobs_max = jobs_max
         self._poll_seconds = poll_seconds
         self._took_at = 0.0
-        self._found_at = 0.0
-        self._finds = 0
+        self._jobs_per_second = 0.0
+        self._flowing = False
         self._full = True
         self._hinted = False
         #: Whether the last claim found less than could start: there is no more for now.
@@ -89,9 +89,9 @@ class Intake:
         self._full, self.dry = slots == 0, False
         if slots == 0:
             return []
-        self._took_at = now
+        since, self._took_at = now - self._took_at, now
         jobs = await self._claims.take(slots, new_work_only=self._lane.probes_new_work)
-        self._note_flow(len(jobs), now)
+        self._note_flow(len(jobs), since)
         self.dry = len(jobs) < slots
         if self._flowing or not self.dry:
             await self._wake.awake()
@@ -114,7 +114,7 @@ class Intake:
             if self._slots(now) and not self._claims.crashed_waiting:
                 seconds = min(seconds, max(0.0, self._took_at + _PATIENCE_SECONDS - now))
         elif self._flowing:
-            await asyncio.sleep(_FLOW_SECONDS)
+            await asyncio.sleep(_FLOW_LOOK_SECONDS)
             return []
         elif not self._wake.said_asleep(seconds):
             await self._wake.note(sleep_seconds=3 * self._poll_seconds)
@@ -146,17 +146,12 @@ class Intake:
         worth = slots >= self._under_way.unanswered or now >= self._took_at + _PATIENCE_SECONDS
         return slots if worth else 0
 
-    @property
-    def _flowing(self) -> bool:
-        return self._finds >= _FLOW_FINDS
-
-    def _note_flow(self, found: int, now: float) -> None:
-        if found:
-            near = now - self._found_at <= _FLOW_ENDS_SECONDS
-            self._finds = self._finds + 1 if near else 1
-            self._found_at = now
-        elif now - self._found_at > _FLOW_ENDS_SECONDS:
-            self._finds = 0
+    def _note_flow(self, found: int, seconds: float) -> None:
+        weight = min(1.0, seconds / _FLOW_MEMORY_SECONDS)
+        rate = found / max(seconds, 0.001)
+        self._jobs_per_second += weight * (rate - self._jobs_per_second)
+        bound = _FLOW_ENDS if self._flowing else _FLOW_BEGINS
+        self._flowing = self._jobs_per_second >= bound
 
     async def _take_crashed(self, now: float) -> Sequence[Job]:
         """A job that may kill its worker is tried alone, so that it takes nobody with it twice."""
