@@ -99,8 +99,7 @@ def _tables_on_a_small_disk(history: History) -> Iterator[Disk]:
             yield disk
         finally:
             disk.free()
-            server.end_sessions(name)
-            server.execute(f'ALTER DATABASE "{name}" SET TABLESPACE pg_default')
+            eventually(lambda: _moved_back(server, name))
             server.execute("DROP TABLESPACE small")
 
 
@@ -137,3 +136,13 @@ def _move(here: Path, there: Path) -> None:
         shutil.move(path, there)
     for path in there.rglob("*"):
         os.chown(path, *unprivileged.account())
+
+
+def _moved_back(server: Server, name: str) -> bool:
+    """Bring a database to the large disk again; a session that is still ending is in the way."""
+    server.end_sessions(name)
+    try:
+        server.execute(f'ALTER DATABASE "{name}" SET TABLESPACE pg_default')
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
