@@ -28,8 +28,8 @@ from tests.waiting import eventually
 READY = 100
 CONCURRENCY = "50"
 TABLES_BYTES_MAX = 64_000_000
-#: Beyond what the WAL takes already.
-WAL_BYTES_MORE = 48_000_000
+#: Beyond what the WAL takes already: room for the segments that each panic leaves to be recovered.
+WAL_BYTES_MORE = 256_000_000
 #: One fault in so many is the WAL's.
 WAL_EVERY = 5
 #: How long it stays full after the first statement has failed; a lease is 1 s.
