@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test faults check bench lock db-stop db-wipe clean FORCE
+.PHONY: help demo test faults mutants check bench lock db-stop db-wipe clean FORCE
 
 # The first of these that is 3.11 or newer; name another one by `make PYTHON=... demo`.
 PYTHON ?= $(firstword $(foreach candidate,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -36,6 +36,10 @@ test: $(INSTALLED) ## the whole test suite (ARGS="-k name", WORKERS=2)
 faults: $(INSTALLED) ## thousands of faults of each kind, and their count in docs/evidence.md (FAULTS=300 for a few, ARGS="--help")
 	@echo "+ $(RUN) -m tests.faults.storm $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)"
 	@$(RUN) -m tests.faults.storm $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
+
+mutants: $(INSTALLED) ## take away each guard of the SQL, one at a time: which test notices? in docs/mutants.md (ARGS="settle_attempts")
+	@echo "+ $(RUN) -m tests.mutants $(ARGS)"
+	@$(RUN) -m tests.mutants $(ARGS)
 
 check: $(INSTALLED) ## lint, format, types and layers
 	.venv/bin/ruff check
