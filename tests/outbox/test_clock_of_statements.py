@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from tests.databases import Databases
 
 LANE: dict[str, Any] = {"topics": [TOPIC], "priorities": [0]}
 FLOORS: dict[str, Any] = LANE | {"floors": [-(2**63)], "limit": 9}
@@ -28,14 +27,6 @@ MINE: dict[str, Any] = {"claimed_by": CONSUMER, "lease_seconds": 60}
 #: Future for the transaction, past for the clock.
 BETWEEN = "now() + interval '20 milliseconds'"
 LATE = "now() + interval '50 milliseconds'"
-
-
-@pytest.fixture(scope="module")
-def url(databases: Databases) -> Iterator[str]:
-    """One database for this file: nothing here is committed."""
-    url = databases.create_migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

@@ -13,17 +13,8 @@ from tests.outbox.commands.scenes import CONSUMER, Claim, Scene
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.databases import Databases
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def url(databases: Databases) -> Iterator[str]:
-    """One database for this file: nothing here is committed."""
-    url = databases.create_migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

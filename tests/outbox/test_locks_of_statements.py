@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from tests.databases import Databases
 
 Given = dict[str, Any]
 
@@ -43,14 +42,6 @@ PRUNE: Given = {
 KEYS = ("c", "b", "a")
 PATIENCE = "SET lock_timeout = '5s'"
 NO_PATIENCE = "SET lock_timeout = '100ms'"
-
-
-@pytest.fixture(scope="module")
-def url(databases: Databases) -> Iterator[str]:
-    """One database for this file."""
-    url = databases.create_migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

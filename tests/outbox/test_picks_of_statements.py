@@ -14,18 +14,9 @@ from tests.outbox.commands.scenes import CONSUMER, TOPIC, Scene
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.databases import Databases
 
 LOWEST = -(2**63)
 MINE: dict[str, Any] = {"claimed_by": CONSUMER, "lease_seconds": 60}
-
-
-@pytest.fixture(scope="module")
-def url(databases: Databases) -> Iterator[str]:
-    """One database for this file: nothing here is committed."""
-    url = databases.create_migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

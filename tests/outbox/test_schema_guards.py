@@ -13,7 +13,6 @@ from psycopg.errors import CheckViolation, UniqueViolation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.databases import Databases
 
 HASH = hashlib.sha256(b"").digest()
 NOW = "2030-01-01 00:00:00+00"
@@ -40,14 +39,6 @@ WAITS = {"position": None, "available_at": NOW}
 def name_of(value: object) -> str:
     """For the ids of tests."""
     return "-".join(value) if isinstance(value, dict) else str(value)
-
-
-@pytest.fixture(scope="module")
-def url(databases: Databases) -> Iterator[str]:
-    """One database for this file: nothing here is committed."""
-    url = databases.create_migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture
