@@ -156,7 +156,7 @@ def call_sites_of(path: Path) -> Iterator[CallSite]:
             place = f"{path.relative_to(PACKAGE)}:{call.lineno}"
             if "statements.psycopg" in ast.unparse(call):
                 for name in strings(call):
-                    yield CallSite(place, name, given_as_dict(call, function, tree), None)
+                    yield CallSite(place, name, dict_keys(call.args[1], function), None)
                 continue
             row_class = None
             if call.func.attr == "fetch" and isinstance(call.args[0], ast.Name):
@@ -165,14 +165,6 @@ def call_sites_of(path: Path) -> Iterator[CallSite]:
                 keywords = frozenset(k.arg for k in call.keywords if k.arg)
                 assert len(keywords) == len(call.keywords), f"{place}: ** hides the parameters"
                 yield CallSite(place, name, keywords, row_class)
-
-
-def given_as_dict(call: ast.Call, function: ast.AST, tree: ast.Module) -> frozenset[str]:
-    """The parameters of a call with a dict; ``row`` is made by the function that hands it on."""
-    argument = call.args[1]
-    local = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
-    made_elsewhere = isinstance(argument, ast.Name) and argument.id in local
-    return dict_keys(argument, tree if made_elsewhere else function)
 
 
 def names_of(call: ast.Call, function: ast.AST) -> set[str]:
