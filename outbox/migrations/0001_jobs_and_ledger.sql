@@ -28,8 +28,13 @@ CREATE TABLE outbox.job (
     claimed_at timestamptz,
     lease_until timestamptz,
     last_error text,
-    CONSTRAINT job_topic_shape CHECK (topic ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'),
-    CONSTRAINT job_effect_key_shape CHECK (effect_key ~ '^[A-Za-z0-9._-]{1,200}$'),
+    -- Every claim checks these again, and a counted repetition ({1,200}) costs 15 us a time.
+    CONSTRAINT job_topic_shape CHECK (
+        topic ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$' AND length(topic) <= 100
+    ),
+    CONSTRAINT job_effect_key_shape CHECK (
+        effect_key ~ '^[A-Za-z0-9._-]+$' AND length(effect_key) <= 200
+    ),
     CONSTRAINT job_fingerprint_is_sha256 CHECK (octet_length(payload_fingerprint) = 32),
     CONSTRAINT job_ordering_key_length CHECK (length(ordering_key) BETWEEN 1 AND 200),
     CONSTRAINT job_max_attempts_positive CHECK (max_attempts >= 1),
@@ -46,7 +51,8 @@ CREATE TABLE outbox.job (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.1,
-    autovacuum_vacuum_cost_delay = 0
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = false
 );
 
 COMMENT ON TABLE outbox.job IS 'Live jobs: do this after commit. Delivered ones are deleted, the others end in outbox.ended_job.';
@@ -119,7 +125,8 @@ CREATE TABLE outbox.effect (
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = false
 );
 -- Request bytes are not compressible enough to pay for it: 4 KB as EXTERNAL went 2.7 times faster.
 ALTER TABLE outbox.effect ALTER COLUMN request SET STORAGE EXTERNAL;
@@ -128,6 +135,20 @@ COMMENT ON TABLE outbox.effect IS 'The ledger of effects, which is the dedupe ta
 COMMENT ON COLUMN outbox.effect.open_since IS 'Start of the earliest request that may have been accepted without our knowing; NULL when no try is open.';
 COMMENT ON COLUMN outbox.effect.requests_sent IS 'Requests begun: an upper bound of those that arrived, and the fencing token of the ledger.';
 COMMENT ON COLUMN outbox.effect.request IS 'The frozen request, byte for byte; dropped when the effect is settled, its hash stays.';
+
+-- Some pages that stay (vacuum_truncate): a queue at rest is empty, and of a table without pages the
+-- planner believes that reading it all is cheapest. A consumer would keep such a plan until the next
+-- ANALYZE, and read the whole backlog of a burst for each claim.
+INSERT INTO outbox.job (id, topic, position, effect_key, payload, payload_fingerprint)
+SELECT -n, 'page', -n, 'page', to_json(repeat('x', 1900)), sha256('') FROM generate_series(1, 128) AS n;
+DELETE FROM outbox.job;
+INSERT INTO outbox.effect (
+    effect_key, job_id, claim_version, attempted_by, topic, payload_fingerprint, provider, account,
+    wire_key, requests_sent, first_attempt_at, last_attempt_at
+)
+SELECT n, -n, 0, repeat('x', 1900), 'page', sha256(''), '', '', '', 0, now(), now()
+FROM generate_series(1, 192) AS n;
+DELETE FROM outbox.effect;
 
 -- Who is there, and who sleeps. Only hints hang on it (wake-ups, the count of unserved jobs),
 -- never a claim or a recovery; so it may be lost in a crash.

@@ -19,6 +19,5 @@ WITH claim AS MATERIALIZED (
 )
 UPDATE outbox.job
 SET lease_until = clock_timestamp() + :lease_seconds * interval '1 second'
-FROM claim
-WHERE job.id = claim.id
+WHERE job.id = ANY (ARRAY(SELECT claim.id FROM claim))
 RETURNING job.id

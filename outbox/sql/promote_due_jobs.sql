@@ -13,6 +13,5 @@ UPDATE outbox.job
 SET waiting = NULL,
     position = nextval('outbox.job_position')
         - CASE WHEN job.retry_first THEN 4611686018427387904 ELSE 0 END
-FROM due
-WHERE job.id = due.id
+WHERE job.id = ANY (ARRAY(SELECT due.id FROM due))
 RETURNING job.topic

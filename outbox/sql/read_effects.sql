@@ -25,3 +25,4 @@ SELECT
     ) AS at_work_elsewhere
 FROM unnest(CAST(:job_ids AS bigint[]), CAST(:effect_keys AS text[])) AS wanted (job_id, effect_key)
 JOIN outbox.effect ON effect.effect_key = wanted.effect_key
+WHERE effect.effect_key = ANY (CAST(:effect_keys AS text[]))

@@ -14,6 +14,5 @@ WITH released AS MATERIALIZED (
 )
 UPDATE outbox.job
 SET waiting = NULL, position = nextval('outbox.job_position')
-FROM released
-WHERE job.id = released.id
+WHERE job.id = ANY (ARRAY(SELECT released.id FROM released))
 RETURNING job.topic

@@ -41,6 +41,5 @@ SET waiting = CASE WHEN job.available_at > clock_timestamp() THEN 'schedule' END
         WHEN job.available_at > clock_timestamp() THEN NULL
         ELSE nextval('outbox.job_position')
     END
-FROM head
-WHERE job.id = head.id AND job.waiting = 'order'
+WHERE job.id = ANY (ARRAY(SELECT head.id FROM head)) AND job.waiting = 'order'
 RETURNING job.topic

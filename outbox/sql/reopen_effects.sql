@@ -30,7 +30,9 @@ WITH wanted AS (
             AND (effect.request IS NULL OR effect.provider <> :provider) AS freeze_anew
     FROM (SELECT * FROM claim ORDER BY effect_key OFFSET 0) AS claim
     JOIN outbox.effect ON effect.effect_key = claim.effect_key
-    WHERE effect.state = 'open' AND effect.requests_sent = claim.requests_seen
+    WHERE effect.effect_key = ANY (ARRAY(SELECT claim.effect_key FROM claim))
+        AND effect.state = 'open'
+        AND effect.requests_sent = claim.requests_seen
     ORDER BY effect.effect_key
     FOR NO KEY UPDATE OF effect
 ), reopened AS (
@@ -51,6 +53,7 @@ WITH wanted AS (
     FROM target
     CROSS JOIN (SELECT clock_timestamp() AS now) AS moment
     WHERE effect.effect_key = target.effect_key
+        AND effect.effect_key = ANY (ARRAY(SELECT target.effect_key FROM target))
     RETURNING target.id, effect.request, effect.wire_key, effect.requests_sent
 )
 SELECT claim.id AS job_id, claim.claim_version, reopened.id IS NOT NULL AS begun,

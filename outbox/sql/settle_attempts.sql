@@ -70,6 +70,7 @@ WITH outcome AS (
         detail = coalesce(chosen.detail, chosen.reason)
     FROM chosen
     WHERE effect.effect_key = chosen.effect_key
+        AND effect.effect_key = ANY (ARRAY(SELECT chosen.effect_key FROM chosen))
     RETURNING number
 ), decided AS MATERIALIZED (
     SELECT
@@ -86,6 +87,7 @@ WITH outcome AS (
     DELETE FROM outbox.job
     USING decided
     WHERE job.id = decided.job_id
+        AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))
         AND decided.job_action IN ('done', 'duplicate', 'dead', 'cancelled')
     RETURNING job.*, decided.job_action, decided.reason, decided.detail
 ), ended AS (
@@ -118,6 +120,7 @@ WITH outcome AS (
         last_error = coalesce(decided.reason, job.last_error)
     FROM decided
     WHERE job.id = decided.job_id
+        AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))
         AND decided.job_action IN ('retry', 'retry_now', 'hold', 'give_back')
 )
 SELECT
