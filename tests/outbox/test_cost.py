@@ -128,6 +128,7 @@ def test_a_claim_steps_over_dead_entries_once(
         jobs.fill(connection, 10 * BATCH, prefix="live-")
         row = connection.execute("SELECT min(position) FROM outbox.job").fetchone()
         assert row is not None
+        prepare(connection, "claim_jobs")
         plan = explained(connection, "claim_jobs", CLAIM | {"floors": [row[0]]})
     assert buffers(plan) <= BUFFERS_PER_JOB_MAX * BATCH
 
@@ -137,16 +138,24 @@ def large_database_url(databases: Databases, request: pytest.FixtureRequest) -> 
     """A database with 100,000 jobs ready and as many effects, of which the planner knows this."""
     url = databases.create_migrated()
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in ("job", "effect"):
-            connection.execute(
-                f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = off)".encode()
-            )
-        jobs.fill(connection, MANY)
-        jobs.remember(connection, MANY)
+        nobody_analyzes(connection)
+        fill(connection)
         if request.param == "knows the tables":
             connection.execute("ANALYZE outbox.job, outbox.effect")
     yield url
     databases.drop(url)
+
+
+def nobody_analyzes(connection: psycopg.Connection) -> None:
+    """Leave both tables to the test's own ANALYZE and VACUUM."""
+    for table in ("job", "effect"):
+        connection.execute(f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = off)".encode())
+
+
+def fill(connection: psycopg.Connection) -> None:
+    """Many jobs, and many effects that were delivered before."""
+    jobs.fill(connection, MANY)
+    jobs.remember(connection, MANY)
 
 
 @pytest.fixture
@@ -167,7 +176,40 @@ def test_no_hot_statement_reads_all_of_a_table(
     """Of 100,000 jobs and as many effects: by index, no sort of the table, a bounded reading."""
     given = parameters(large, name)
     large.execute(f"SET LOCAL plan_cache_mode = {mode}".encode())
-    plan = explained(large, name, given)
+    prepare(large, name)
+    assert_bounded(explained(large, name, given))
+
+
+@pytest.mark.parametrize("state", ["never used", "vacuumed", "after some use"])
+def test_a_plan_made_while_the_queue_was_empty_serves_a_full_one(
+    databases: Databases, state: str
+) -> None:
+    """A consumer at rest has planned its statements for empty tables, and keeps these plans: a
+    burst that comes then is worked off by index all the same.
+    """
+    url = databases.create_migrated()
+    with psycopg.connect(url, autocommit=True) as connection:
+        nobody_analyzes(connection)
+        if state == "after some use":
+            jobs.fill(connection, BATCH)
+            jobs.remember(connection, BATCH)
+            connection.execute("DELETE FROM outbox.job")
+        if state != "never used":
+            connection.execute("VACUUM (ANALYZE) outbox.job, outbox.effect")
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        for name in HOT:
+            prepare(connection, name)
+            explained(connection, name, dict.fromkeys(statements.parameters(name)), run=False)
+        connection.execute("DELETE FROM outbox.effect")
+        fill(connection)
+        for name in HOT:
+            with connection.transaction(force_rollback=True):
+                assert_bounded(explained(connection, name, parameters(connection, name)))
+    databases.drop(url)
+
+
+def assert_bounded(plan: Plan) -> None:
+    """By index, no sort of the table, and no more read than its jobs account for."""
     for node in nodes(plan):
         what = node["Node Type"], node.get("Relation Name")
         assert not (what[0] == "Seq Scan" and what[1] in {"job", "effect"}), what
@@ -212,20 +254,28 @@ def batch(connection: psycopg.Connection) -> dict[str, object]:
     }  # fmt: skip
 
 
-def explained(connection: psycopg.Connection, name: str, given: dict[str, object]) -> Plan:
-    """Run a statement as a prepared one; its plan, and what that did."""
-    order = sorted(given)
+def prepare(connection: psycopg.Connection, name: str) -> None:
+    """Prepare a statement under its name."""
+    order = sorted(statements.parameters(name))
     numbered = re.sub(
         r"(?<![:\w]):([a-z_]+)\b",
         lambda found: f"${order.index(found[1]) + 1}",
         statements.text(name),
     )
-    connection.execute(f"PREPARE hot AS {numbered}".encode())
+    connection.execute(f"PREPARE {name} AS {numbered}".encode())
+
+
+def explained(
+    connection: psycopg.Connection, name: str, given: dict[str, object], *, run: bool = True
+) -> Plan:
+    """The plan of a prepared statement, and, where it is run, what that did."""
+    order = sorted(given)
     marks = ", ".join(["%s"] * len(order))
     arguments = f"({marks})" if order else ""
+    options = "ANALYZE, BUFFERS, " if run else ""
     with psycopg.ClientCursor(connection) as cursor:
         cursor.execute(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE hot {arguments}".encode(),
+            f"EXPLAIN ({options}FORMAT JSON) EXECUTE {name} {arguments}".encode(),
             [given[parameter] for parameter in order],
         )
         row = cursor.fetchone()

@@ -158,6 +158,6 @@ CLAIMS = [
         "lease from its transaction's start": Edit(
             "lease_until = clock_timestamp()", "lease_until = now()"
         ),
-        "every row": Edit("WHERE job.id = claim.id", ""),
+        "every row": Edit("WHERE job.id = ANY (ARRAY(SELECT claim.id FROM claim))", ""),
     }),
 ]  # fmt: skip

@@ -46,6 +46,9 @@ EFFECTS = [
     }),
     *of_sql("read_effects", {
         "another key's row": Edit("effect.effect_key = wanted.effect_key", "true"),
+        "looks through the ledger": Edit(
+            "WHERE effect.effect_key = ANY (CAST(:effect_keys AS text[]))", ""
+        ),
         "its own claim is another's": Edit("AND other.id <> wanted.job_id", ""),
         "a later claim of the other too": Edit(
             "AND other.claim_version = effect.claim_version", ""
@@ -159,7 +162,13 @@ EFFECTS = [
             "(SELECT clock_timestamp() AS now)", "(SELECT now() AS now)"
         ),
         "always begun": Edit("reopened.id IS NOT NULL AS begun", "true AS begun"),
-        "every row": Edit("WHERE effect.effect_key = target.effect_key", ""),
+        "every row": Edit("WHERE effect.effect_key = target.effect_key AND", "WHERE"),
+        "looks through the ledger for its row": Edit(
+            "WHERE effect.effect_key = ANY (ARRAY(SELECT claim.effect_key FROM claim)) AND", "WHERE"
+        ),
+        "looks through the ledger for the row to write": Edit(
+            "AND effect.effect_key = ANY (ARRAY(SELECT target.effect_key FROM target))", ""
+        ),
         "nobody's try": Edit("job_id = target.id,", "job_id = effect.job_id,"),
         "an old version's try": Edit(
             "claim_version = target.claim_version,", "claim_version = effect.claim_version,"

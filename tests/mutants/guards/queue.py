@@ -70,7 +70,7 @@ QUEUE = [
         "not materialized": same(MATERIALIZED, "AS MATERIALIZED", "AS"),
         "an open effect goes last": Edit("CASE WHEN job.retry_first THEN", "CASE WHEN false THEN"),
         "everything goes first": Edit("CASE WHEN job.retry_first THEN", "CASE WHEN true THEN"),
-        "every row": Edit("WHERE job.id = due.id", ""),
+        "every row": Edit("WHERE job.id = ANY (ARRAY(SELECT due.id FROM due))", ""),
     }),
     *of_sql("insert_jobs", {
         "two numbers": same("""
@@ -125,7 +125,7 @@ QUEUE = [
         "waits for locks": Edit("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"),
         "stronger lock": Edit("FOR NO KEY UPDATE", "FOR UPDATE"),
         "not materialized": same(MATERIALIZED, "AS MATERIALIZED", "AS"),
-        "every row": Edit("WHERE job.id = released.id", ""),
+        "every row": Edit("WHERE job.id = ANY (ARRAY(SELECT released.id FROM released))", ""),
     }),
     *of_sql("release_ordered_jobs", {
         "no turns": Edit(
@@ -196,7 +196,7 @@ QUEUE = [
             Whoever else changes a blocked job deletes it (cancel), under a lock for which the update
             waits: then the row is gone. Releasing is one at a time.""",
             "AND job.waiting = 'order' RETURNING", "RETURNING"),
-        "every row": Edit("WHERE job.id = head.id AND", "WHERE"),
+        "every row": Edit("WHERE job.id = ANY (ARRAY(SELECT head.id FROM head)) AND", "WHERE"),
     }),
     *of_sql("note_consumer", {
         "a second note is an error": Edit("""ON CONFLICT (claimed_by) DO UPDATE

@@ -105,7 +105,10 @@ SETTLING = [
         "settled while it is open or held": Edit("CASE WHEN NOT live THEN clock_timestamp() END", "clock_timestamp()"),
         "settled at its transaction's start": Edit("NOT live THEN clock_timestamp()", "NOT live THEN now()"),
         "no detail, no reason": Edit("coalesce(chosen.detail, chosen.reason)", "chosen.detail"),
-        "every effect": Edit("WHERE effect.effect_key = chosen.effect_key", ""),
+        "every effect": Edit("WHERE effect.effect_key = chosen.effect_key AND", "WHERE"),
+        "looks through the ledger": Edit(
+            "AND effect.effect_key = ANY (ARRAY(SELECT chosen.effect_key FROM chosen))", ""
+        ),
         "what has moved on is not asked again": Edit(
             "WHEN moved.on_ THEN 'retry_now'", "WHEN false THEN 'retry_now'"
         ),
@@ -122,7 +125,19 @@ SETTLING = [
         "every job is removed": same(ONE_CHANGE,
             "AND decided.job_action IN ('done', 'duplicate', 'dead', 'cancelled')", ""
         ),
-        "others' jobs are removed": Edit("job.id = decided.job_id AND decided.job_action IN ('done'", "decided.job_action IN ('done'"),
+        "others' jobs are removed": Edit(
+            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))"
+            " AND decided.job_action IN ('done'",
+            "job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('done'",
+        ),
+        "looks through all jobs for one to remove": Edit(
+            "AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('done'",
+            "AND decided.job_action IN ('done'",
+        ),
+        "looks through all jobs for one to keep": Edit(
+            "AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('retry'",
+            "AND decided.job_action IN ('retry'",
+        ),
         "a delivered job ends twice": Edit("WHERE job_action <> 'done'", ""),
         "every attempt is given back": Edit(
             "CASE WHEN decided.refund THEN 1 ELSE 0 END", "1"
@@ -150,7 +165,9 @@ SETTLING = [
             "decided.job_action IN ('retry', 'retry_now', 'hold', 'give_back')", "true"
         ),
         "others' jobs are kept": Edit(
-            "job.id = decided.job_id AND decided.job_action IN ('retry'", "decided.job_action IN ('retry'"
+            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))"
+            " AND decided.job_action IN ('retry'",
+            "job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('retry'",
         ),
         "the claim stays": Edit(
             "claimed_by = NULL, claimed_at = NULL, lease_until = NULL,",
