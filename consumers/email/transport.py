@@ -61,10 +61,10 @@ class NotStarted(Exception):
 class Transport:
     """Sends POST requests, each on a connection that no other request uses at the same time.
 
-    A client per connection: httpx's shared pool walks all its connections for each request, which
-    at 50 in flight costs five times the rest of the call. No retries, no redirects, and nothing
-    from the environment but SSL_CERT_FILE and SSL_CERT_DIR: a .netrc would replace the
-    Authorization header, and a proxy named there may repeat requests.
+    An httpx transport per connection: a shared pool walks all its connections for each request,
+    which at 50 in flight costs five times the rest of the call. No client around it, which would
+    look for cookies, redirects, a .netrc (that replaces the Authorization header) and a proxy (which
+    may repeat requests); of the environment only SSL_CERT_FILE and SSL_CERT_DIR count.
 
     ``make_transport`` replaces the network (``httpx.MockTransport`` in tests).
     """
@@ -74,7 +74,7 @@ class Transport:
     ) -> None:
         self._make_transport = make_transport
         self._certificates = _certificates()
-        self._idle: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncBaseTransport] = []
         self._closing: set[asyncio.Task[None]] = set()
 
     async def post(
@@ -93,35 +93,35 @@ class Transport:
         """
         if not may_start():
             return Broken("not_started", may_have_left=False)
-        client = self._idle.pop() if self._idle else self._new_client()
+        line = self._idle.pop() if self._idle else self._new_line()
         call = _Call(may_start)
         try:
-            return await call.perform(client, url, headers, body, deadline_seconds)
+            return await call.perform(line, url, headers, body, deadline_seconds)
         finally:
             if call.whole:
-                self._idle.append(client)
+                self._idle.append(line)
             else:
-                self._discard(client)
+                self._discard(line)
 
     async def close(self) -> None:
         """Close all connections."""
-        for client in self._idle:
-            self._discard(client)
+        for line in self._idle:
+            self._discard(line)
         self._idle.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _new_client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
+    def _new_line(self) -> httpx.AsyncBaseTransport:
+        if self._make_transport:
+            return self._make_transport()
+        return httpx.AsyncHTTPTransport(
             verify=self._certificates,
-            transport=self._make_transport() if self._make_transport else None,
             limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEPALIVE_SECONDS),
-            follow_redirects=False,
             trust_env=False,
         )
 
-    def _discard(self, client: httpx.AsyncClient) -> None:
-        """Close a client beside the caller, which may be cancelled or out of time."""
-        task = asyncio.create_task(client.aclose())
+    def _discard(self, line: httpx.AsyncBaseTransport) -> None:
+        """Close a connection beside the caller, which may be cancelled or out of time."""
+        task = asyncio.create_task(line.aclose())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -139,7 +139,7 @@ class _Call:
 
     async def perform(
         self,
-        client: httpx.AsyncClient,
+        line: httpx.AsyncBaseTransport,
         url: str,
         headers: Mapping[str, str],
         body: bytes,
@@ -148,8 +148,6 @@ class _Call:
         try:
             # httpx's own timeouts are per chunk: a slow drip passes them all. This one is total.
             async with asyncio.timeout(deadline_seconds):
-                # Not by client.build_request, which merges URL and headers with those of a client
-                # that has none, at a sixth of the cost of the call.
                 request = httpx.Request(
                     "POST",
                     url,
@@ -163,14 +161,14 @@ class _Call:
                         "trace": self._trace,
                     },
                 )
-                await self._exchange(client, request)
+                await self._exchange(line, request)
         except Exception as error:  # noqa: BLE001 -- what left must be said of every error
             if self._response is None:
                 return self._broken(error)
         return self._received()
 
-    async def _exchange(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
-        self._response = response = await client.send(request, stream=True)
+    async def _exchange(self, line: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
+        self._response = response = await line.handle_async_request(request)
         try:
             ended = await self._read(response)
         finally:
