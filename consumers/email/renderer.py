@@ -1,40 +1,49 @@
 """Runs an application's rendering where it can neither block the consumer nor run for ever.
 
-Always on a thread: the hand-over costs about 65 us beside some 250 us for two small templates, and
-nobody can know beforehand which payload makes a function loop.
+Always on a thread: nobody can know beforehand which payload makes a function loop. One thread takes
+whatever waits, one render after the other, and hands back together what it has by then: a hand-over
+there and back costs as much as the render of two small templates.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
+from consumers.email.render_worker import END, Line, Render, Worker
 from outbox.gateway import Unrenderable
 
-_log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 #: A render takes about a millisecond; one that takes this long loops.
 RENDER_SECONDS_MAX: Final = 2.0
-#: Renders at a time that share the interpreter; more of them only wait for each other.
+#: So many threads at most take from the line. They share the interpreter: it is one, but for a
+#: while after renders that loop.
 _AT_ONCE: Final = 4
-#: One that takes longer than this gives its place up, so that looping ones delay nobody for long.
-_QUICK_SECONDS: Final = 0.1
+#: How often a worker is looked at. One that is at the same render for two looks leaves the line to
+#: another.
+_LOOK_SECONDS: Final = 0.1
 
 
 class Renderer:
-    """Runs functions on threads of its own, each within ``seconds_max``."""
+    """Runs functions on threads of its own, each within ``seconds_max`` or little more."""
 
     def __init__(self, seconds_max: float = RENDER_SECONDS_MAX) -> None:
         self._seconds_max = seconds_max
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._idle: list[_Worker] = []
+        self._look_seconds = min(_LOOK_SECONDS, seconds_max / 2)
+        self._line: Line = SimpleQueue()
+        self._lock = threading.Lock()
+        self._serving: list[Worker] = []
+        self._slow: list[Worker] = []
+        self._done: deque[Render] = deque()
+        self._handing_back = False
+        self._awaited = 0
+        self._watch: asyncio.TimerHandle | None = None
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Return what ``work`` returns.
@@ -43,123 +52,100 @@ class Renderer:
             Unrenderable: it raised this, raised something else, or took too long. The thread of
                 one that took too long is told to stop at its next step in Python.
         """
-        async with self._places:
-            worker = self._idle.pop() if self._idle else _Worker()
-            result = worker.submit(work)
-            await _wait(worker, result, min(_QUICK_SECONDS, self._seconds_max))
-        if not result.done():
-            await self._patience(worker, result)
-        self._rest(worker)
-        return result.result()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        render = Render(work, future)
+        self._awaited += 1
+        self._line.put(render)
+        if not self._serving:
+            self._hire(loop)
+        if self._watch is None:
+            self._watch = loop.call_later(self._look_seconds, self._look, loop)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._stop(render, loop)
+            raise
+        finally:
+            self._awaited -= 1
 
     def close(self) -> None:
         """Let the idle threads end."""
-        for worker in self._idle:
-            worker.retire()
-        self._idle.clear()
+        if self._watch is not None:
+            self._watch.cancel()
+        for _ in self._serving + self._slow:
+            self._line.put(END)
 
-    async def _patience(self, worker: _Worker, result: asyncio.Future[Any]) -> None:
-        # In two halves: when the whole process was stopped meanwhile, the first one is over at
-        # once, and the thread gets the second.
-        for _ in range(2):
-            await _wait(worker, result, self._seconds_max / 2)
-        if not result.done():
-            worker.stop()
-            result.cancel()
-            raise Unrenderable(f"rendering took longer than {self._seconds_max:g} s")
+    def _hire(self, loop: asyncio.AbstractEventLoop) -> None:
+        def done(render: Render) -> None:
+            self._done.append(render)
+            if not self._handing_back:
+                self._handing_back = True
+                # The loop may have ended while the work went on.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._hand_back)
 
-    def _rest(self, worker: _Worker) -> None:
-        if len(self._idle) < _AT_ONCE:
-            self._idle.append(worker)
-        else:
-            worker.retire()
-
-
-async def _wait(worker: _Worker, result: asyncio.Future[Any], seconds: float) -> None:
-    """Wait for a result, at most so long; when the waiter is cancelled, its work is stopped."""
-    try:
-        await asyncio.wait([result], timeout=seconds)
-    except asyncio.CancelledError:
-        worker.stop()
-        result.cancel()
-        raise
-
-
-class _Stopped(BaseException):
-    """Raised inside a thread whose work is not wanted any more."""
-
-
-class _Task(Generic[Result]):
-    def __init__(self, work: Callable[[], Result], loop: asyncio.AbstractEventLoop) -> None:
-        self._work = work
-        self._loop = loop
-        self.result: asyncio.Future[Result] = loop.create_future()
-
-    def run(self) -> None:
-        try:
-            result = self._work()
-        except Unrenderable as error:
-            self._deliver(self.result.set_exception, error)
-        except Exception as error:  # noqa: BLE001 -- handed to whoever waits
-            self._deliver(self.result.set_exception, _unrenderable(error))
-        except (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-            self._deliver(self.result.set_exception, _unrenderable(error))
-        else:
-            self._deliver(self.result.set_result, result)
-
-    def _deliver(self, settle: Callable[[Any], None], value: object) -> None:
-        def settle_if_awaited() -> None:
-            if not self.result.done():
-                settle(value)
-
-        # The loop may have ended while the work went on.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(settle_if_awaited)
-
-
-def _unrenderable(error: BaseException) -> Unrenderable:
-    return Unrenderable(f"rendering raised {type(error).__name__}")
-
-
-class _Worker:
-    """One thread, which can be told to stop in the middle of its work."""
-
-    def __init__(self) -> None:
-        self._tasks: SimpleQueue[_Task[Any] | None] = SimpleQueue()
-        self._ended = False
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._serve, name="render", daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        task = _Task(work, asyncio.get_running_loop())
-        self._tasks.put(task)
-        return task.result
-
-    def retire(self) -> None:
-        self._tasks.put(None)
-
-    def stop(self) -> None:
-        """End the thread: at once when it is idle, else at its next step in Python."""
-        self.retire()
         with self._lock:
-            if self._ended or self._thread.ident is None:
+            self._serving.append(Worker(self._line, done, self._may_leave))
+
+    def _hand_back(self) -> None:
+        # First: what is done from here on asks for another hand-over.
+        self._handing_back = False
+        while self._done:
+            self._done.popleft().deliver()
+
+    def _may_leave(self, worker: Worker) -> bool:
+        """Whether a worker that finds the line empty may end: another one serves it."""
+        with self._lock:
+            if self._serving == [worker]:
+                return False
+            if worker in self._serving:
+                self._serving.remove(worker)
+            return True
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at each worker, for as long as anything is awaited.
+
+        Looks are counted, not seconds: while the whole process is stopped there are none, and no
+        render is given up for that.
+        """
+        self._slow = [worker for worker in self._slow if not worker.ended]
+        for worker in self._serving + self._slow:
+            render = worker.look()
+            if render is not None and worker.looks * self._look_seconds > self._seconds_max:
+                self._give_up(render, loop)
+        slow = [worker for worker in self._serving if worker.looks >= 2]
+        for worker in slow:
+            worker.retire()
+            self._leave(worker)
+            self._slow.append(worker)
+        self._replace(min(2 * len(slow), _AT_ONCE), loop)
+        self._watch = None
+        if self._awaited:
+            self._watch = loop.call_later(self._look_seconds, self._look, loop)
+
+    def _give_up(self, render: Render, loop: asyncio.AbstractEventLoop) -> None:
+        self._stop(render, loop)
+        if not render.result.done():
+            reason = f"rendering took longer than {self._seconds_max:g} s"
+            render.result.set_exception(Unrenderable(reason))
+
+    def _stop(self, render: Render, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop a worker that is at this render; where it served the line, another one does."""
+        for worker in self._serving + self._slow:
+            if worker.stop(render):
+                self._replace(int(self._leave(worker)), loop)
                 return
-            # A loop inside C code (one regular expression, say) can't be reached by this.
-            _raise_in_thread(self._thread.ident)
 
-    def _serve(self) -> None:
-        try:
-            while (task := self._tasks.get()) is not None:
-                task.run()
-            with self._lock:
-                self._ended = True
-        except _Stopped:
-            _log.warning("a rendering that took too long has been stopped")
+    def _replace(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Hire workers for what waits in the line; for what comes later, ``run`` does."""
+        for _ in range(min(count, self._line.qsize())):
+            self._hire(loop)
 
-
-def _raise_in_thread(thread_id: int) -> None:
-    """CPython's way to raise in another thread; elsewhere the thread is left to itself."""
-    api = getattr(ctypes, "pythonapi", None)
-    if api is not None:
-        api.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Stopped))
+    def _leave(self, worker: Worker) -> bool:
+        """Take a worker from those that serve the line; say whether it was one of them."""
+        with self._lock:
+            serves = worker in self._serving
+            if serves:
+                self._serving.remove(worker)
+            return serves

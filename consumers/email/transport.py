@@ -63,8 +63,8 @@ class Transport:
 
     An httpx transport per connection: a shared pool walks all its connections for each request,
     which at 50 in flight costs five times the rest of the call. No client around it, which would
-    look for cookies, redirects, a .netrc (that replaces the Authorization header) and a proxy (which
-    may repeat requests); of the environment only SSL_CERT_FILE and SSL_CERT_DIR count.
+    look for cookies, redirects, a .netrc (that replaces the Authorization header) and a proxy
+    (which may repeat requests); of the environment only SSL_CERT_FILE and SSL_CERT_DIR count.
 
     ``make_transport`` replaces the network (``httpx.MockTransport`` in tests).
     """

@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,44 @@ async def test_few_threads_serve_many_renders(renderer: Renderer) -> None:
     """They share one interpreter anyway."""
     identities = await asyncio.gather(*[renderer.run(threading.get_ident) for _ in range(200)])
     assert len(set(identities)) <= 4
+
+
+async def test_what_is_done_together_is_handed_back_together(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is woken once for all that was rendered while it was busy."""
+    loop = asyncio.get_running_loop()
+    wakings = 0
+    wake = loop.call_soon_threadsafe
+
+    def counted(*arguments: Any) -> asyncio.Handle:
+        nonlocal wakings
+        wakings += 1
+        return wake(*arguments)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    done: list[int] = []
+    tasks = [asyncio.create_task(renderer.run(partial(done.append, n))) for n in range(200)]
+    loop.call_soon(lambda: eventually(lambda: len(done) == 200))
+    await asyncio.gather(*tasks)
+    assert (wakings, done) == (1, list(range(200)))
+
+
+async def test_a_render_that_ends_as_it_is_stopped_takes_no_other_with_it() -> None:
+    """Renders that take about as long as they may: each comes back, in one way or the other."""
+    renderer = Renderer(seconds_max=0.01)
+
+    def work(number: int) -> int:
+        ends = time.monotonic() + 0.008 + number % 10 / 1000
+        while time.monotonic() < ends:
+            pass
+        return number
+
+    tasks = [asyncio.create_task(renderer.run(partial(work, number))) for number in range(200)]
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+    for number, result in enumerate(results):
+        assert result == number or isinstance(result, Unrenderable)
+    renderer.close()
 
 
 async def test_an_endless_render_ends_and_its_thread_too(renderer: Renderer) -> None:
