@@ -58,6 +58,7 @@ class EmailGateway:
             max_attempts=max_attempts,
             backoff=backoff,
         )
+        self._policies = {name: self._own_policy(topic) for name, topic in self._topics.items()}
         self._transport = transport or Transport()
         self._renderer = renderer or Renderer()
 
@@ -81,15 +82,7 @@ class EmailGateway:
 
     def policy(self, topic: str) -> Policy:
         """Return the settings' policy, with what the topic itself asks for."""
-        own = self._topics.get(topic)
-        if own is None:
-            return self._default
-        unknown = self._default.repeat_unknown if own.unknown is None else own.unknown == "repeat"
-        return replace(
-            self._default,
-            repeat_unknown=unknown,
-            max_attempts=own.max_attempts or self._default.max_attempts,
-        )
+        return self._policies.get(topic, self._default)
 
     async def render(self, job: Job) -> Request:
         """Return the exact request of a job; as ``outbox.Gateway`` says.
@@ -132,6 +125,15 @@ class EmailGateway:
         self._renderer.close()
         await self._transport.close()
 
+    def _own_policy(self, topic: Topic) -> Policy:
+        default = self._default
+        unknown = default.repeat_unknown if topic.unknown is None else topic.unknown == "repeat"
+        return replace(
+            default,
+            repeat_unknown=unknown,
+            max_attempts=topic.max_attempts or default.max_attempts,
+        )
+
     def _wire_key(self, effect_key: str) -> str:
         namespace = self._settings.key_namespace
         wire_key = f"{namespace}-{effect_key}" if namespace else effect_key
@@ -158,6 +160,9 @@ def _unanswered(broken: Broken) -> Answer:
 def _without_secret(answer: Answer, api_key: str) -> Answer:
     """A server that echoes the API key must not bring it into the ledger."""
     key = re.compile(re.escape(api_key), re.IGNORECASE)
+    texts = (answer.reason, answer.detail, answer.message_id)
+    if not any(text and key.search(text) for text in texts):
+        return answer
     message_id = answer.message_id
     if message_id is not None and len(api_key) >= _KEY_CHARACTERS and key.search(message_id):
         message_id = None
