@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, IsolationLevel
+from psycopg import AsyncConnection, AsyncCursor, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import class_row
+from psycopg.rows import AsyncRowFactory, RowMaker, args_row, class_row
 
 from outbox import statements
 from outbox.errors import ConfigurationError, DatabaseUnavailable, SchemaError
@@ -184,7 +184,7 @@ class Connection:
     ) -> list[Row]:
         raw = await self.raw()
         begin = nullcontext() if self._default_fits else raw.transaction()
-        async with begin, raw.cursor(row_factory=class_row(kind)) as cursor:
+        async with begin, raw.cursor(row_factory=_rows_of(kind)) as cursor:
             await cursor.execute(query.encode(), parameters)
             return await cursor.fetchall() if cursor.description else []
 
@@ -211,6 +211,19 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _rows_of(kind: type[Row]) -> AsyncRowFactory[Row]:
+    """Rows as objects of ``kind``: by position where the columns come in the order of its fields,
+    which takes half the time; else by name.
+    """
+
+    def factory(cursor: AsyncCursor[Any]) -> RowMaker[Row]:
+        columns = tuple(column.name for column in cursor.description or ())
+        in_order = columns == getattr(kind, "__match_args__", None)
+        return args_row(kind)(cursor) if in_order else class_row(kind)(cursor)
+
+    return factory
 
 
 class _AnyRow:

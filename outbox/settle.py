@@ -10,6 +10,7 @@ from outbox.connection import Connection
 from outbox.job import Job
 from outbox.outcome import Outcome
 
+_encode = json.JSONEncoder(check_circular=False).encode
 #: What a provider says of an error is kept up to this many characters.
 DETAIL_CHARACTERS_MAX = 500
 
@@ -60,7 +61,7 @@ class Settler:
 def as_json(settlement: Settlement) -> str:
     """Return it as the statement reads it: one text costs less than an item in twelve arrays."""
     job, outcome = settlement.job, settlement.outcome
-    return json.dumps(
+    return _encode(
         {
             "job_id": job.id,
             "claim_version": job.claim_version,

@@ -94,6 +94,21 @@ def test_a_retry_waits_and_keeps_its_place_among_the_open(scene: Scene) -> None:
     assert live(scene, bystander.id)["claimed_by"] == CONSUMER
 
 
+def test_each_job_of_a_batch_goes_its_own_way(scene: Scene) -> None:
+    """Those that stay live, each with its own reason, place and attempts."""
+    retried, held, back = scene.begun("k"), scene.begun("l"), scene.begun("m")
+    settle(
+        scene,
+        outcome(retried, "retry", "open", reason="retried"),
+        outcome(held, "hold", "held", reason="held"),
+        outcome(back, "give_back", refund=True, reason="back"),
+    )
+    assert [
+        (row["waiting"], row["attempts"], row["last_error"])
+        for row in (live(scene, claim.id) for claim in (retried, held, back))
+    ] == [("backoff", 1, "retried"), ("resolve", 1, "held"), (None, 0, "back")]
+
+
 def test_what_surely_was_not_sent_goes_before_nobody(scene: Scene) -> None:
     """And an outage spends nothing."""
     claim = scene.begun("k")
@@ -266,9 +281,14 @@ def test_of_two_jobs_of_a_key_the_acceptance_is_written(scene: Scene) -> None:
     assert live(scene, first.id)["attempts"] == 0
 
 
+@pytest.mark.parametrize("join", ["nestloop", "hashjoin", "mergejoin"])
 @pytest.mark.parametrize("state", ["delivered", "rejected"])
-def test_of_two_jobs_that_say_the_same_the_lower_one_is_written(scene: Scene, state: str) -> None:
-    """In whatever order they are given."""
+def test_of_two_jobs_that_say_the_same_the_lower_one_is_written(
+    scene: Scene, state: str, join: str
+) -> None:
+    """In whatever order they are given, and whichever of them the planner joins first."""
+    for other_join in {"nestloop", "hashjoin", "mergejoin"} - {join}:
+        scene.sql(f"SET LOCAL enable_{other_join} = off")
     first = scene.begun("k")
     other = second(scene)
     action = "done" if state == "delivered" else "dead"

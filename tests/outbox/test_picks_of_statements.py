@@ -230,6 +230,15 @@ def test_an_effect_is_read_under_its_key(scene: Scene) -> None:
     assert read(scene, claim.id)["open_seconds"] is None
 
 
+def test_each_job_of_a_batch_reads_its_own_effect(scene: Scene) -> None:
+    """One row for each that is there."""
+    jobs = {scene.begun(key).id: key for key in ("k", "l", "m")}
+    rows = scene.run(
+        "read_effects", job_ids=[*jobs, 0], effect_keys=[*jobs.values(), "of no effect"]
+    )
+    assert sorted((row["job_id"], row["effect_key"]) for row in rows) == sorted(jobs.items())
+
+
 def test_another_job_is_at_work_while_the_claim_that_began_holds(scene: Scene) -> None:
     """Not the job that asks, not a claim that has begun nothing yet, not another effect's job."""
     claim = scene.begun("k")

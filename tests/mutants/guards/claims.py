@@ -12,6 +12,9 @@ subselect.c counts row marks); the word says so to the reader."""
 ONE_INSTANT = """
 The two differ only when the clock, read during the statement, shows the very microsecond that was
 stored; either answer is right then."""
+BY_INDEX = """
+The join says the same. This condition offers the index, whatever the planner believes of the size of
+the table; test_cost.py watches the way."""
 ONE_CHANGE = """
 The manual leaves open which of two changes of one row in one statement takes place. PostgreSQL 14 to
 18 do the last part's first (the one that keeps the job), and a row that the same statement has

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.guards.claims import MATERIALIZED, ONE_INSTANT
+from tests.mutants.guards.claims import BY_INDEX, MATERIALIZED, ONE_INSTANT
 from tests.mutants.mutant import Edit, of, of_sql, same
 
 EFFECTS = [
@@ -46,7 +46,7 @@ EFFECTS = [
     }),
     *of_sql("read_effects", {
         "another key's row": Edit("effect.effect_key = wanted.effect_key", "true"),
-        "looks through the ledger": Edit(
+        "looks through the ledger": same(BY_INDEX,
             "WHERE effect.effect_key = ANY (CAST(:effect_keys AS text[]))", ""
         ),
         "its own claim is another's": Edit("AND other.id <> wanted.job_id", ""),
@@ -163,10 +163,10 @@ EFFECTS = [
         ),
         "always begun": Edit("reopened.id IS NOT NULL AS begun", "true AS begun"),
         "every row": Edit("WHERE effect.effect_key = target.effect_key AND", "WHERE"),
-        "looks through the ledger for its row": Edit(
+        "looks through the ledger for its row": same(BY_INDEX,
             "WHERE effect.effect_key = ANY (ARRAY(SELECT claim.effect_key FROM claim)) AND", "WHERE"
         ),
-        "looks through the ledger for the row to write": Edit(
+        "looks through the ledger for the row to write": same(BY_INDEX,
             "AND effect.effect_key = ANY (ARRAY(SELECT target.effect_key FROM target))", ""
         ),
         "nobody's try": Edit("job_id = target.id,", "job_id = effect.job_id,"),

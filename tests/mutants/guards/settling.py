@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.guards.claims import MATERIALIZED, ONE_CHANGE
+from tests.mutants.guards.claims import BY_INDEX, MATERIALIZED, ONE_CHANGE
 from tests.mutants.mutant import Edit, of_sql, same
 
 SETTLING = [
@@ -106,7 +106,7 @@ SETTLING = [
         "settled at its transaction's start": Edit("NOT live THEN clock_timestamp()", "NOT live THEN now()"),
         "no detail, no reason": Edit("coalesce(chosen.detail, chosen.reason)", "chosen.detail"),
         "every effect": Edit("WHERE effect.effect_key = chosen.effect_key AND", "WHERE"),
-        "looks through the ledger": Edit(
+        "looks through the ledger": same(BY_INDEX,
             "AND effect.effect_key = ANY (ARRAY(SELECT chosen.effect_key FROM chosen))", ""
         ),
         "what has moved on is not asked again": Edit(
@@ -130,11 +130,11 @@ SETTLING = [
             " AND decided.job_action IN ('done'",
             "job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('done'",
         ),
-        "looks through all jobs for one to remove": Edit(
+        "looks through all jobs for one to remove": same(BY_INDEX,
             "AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('done'",
             "AND decided.job_action IN ('done'",
         ),
-        "looks through all jobs for one to keep": Edit(
+        "looks through all jobs for one to keep": same(BY_INDEX,
             "AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('retry'",
             "AND decided.job_action IN ('retry'",
         ),
