@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection as Link
 from benchmarks.crew import (
     Worker,
     cpu_seconds,
+    listening,
     messages,
     peak_megabytes,
     resident_megabytes,
@@ -66,10 +67,9 @@ def drain(workers: list[Worker], url: str) -> tuple[float, int]:
 
 async def until_stopped(link: Link, consumer: Consumer) -> None:
     """Run a consumer until the parent says anything, or has gone."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    loop.add_reader(link.fileno(), stop.set)
-    await _until(stop, consumer)
-    loop.remove_reader(link.fileno())
+    stop = asyncio.Event()
+    with listening(link, stop.set):
+        await _until(stop, consumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def recorder(link: Link, url: str, request_bytes: int, concurrency: int) -> None
 
 
 async def _recording(link: Link, consumer: Consumer, calls: list[tuple[str, float]]) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
 
     def asked() -> None:
         try:
@@ -100,9 +100,8 @@ async def _recording(link: Link, consumer: Consumer, calls: list[tuple[str, floa
         link.send(Arrivals(list(calls), resident_megabytes()))
         calls.clear()
 
-    loop.add_reader(link.fileno(), asked)
-    await _until(stop, consumer)
-    loop.remove_reader(link.fileno())
+    with listening(link, asked):
+        await _until(stop, consumer)
 
 
 async def _until(stop: asyncio.Event, consumer: Consumer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
 import resource
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -76,6 +77,19 @@ def messages(link: Link) -> Iterator[Any]:
             yield link.recv()
         except EOFError:
             return
+
+
+@contextmanager
+def listening(link: Link, told: Callable[[], None]) -> Iterator[None]:
+    """Let the running loop call ``told`` whenever the parent says something, or has gone."""
+    loop = asyncio.get_running_loop()
+    loop.add_reader(link.fileno(), told)
+    # uvloop has made it non-blocking: an answer longer than its buffer would break off half-way.
+    os.set_blocking(link.fileno(), True)
+    try:
+        yield
+    finally:
+        loop.remove_reader(link.fileno())
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection as Link
 from typing import cast
 
-from benchmarks.crew import Worker, run
+from benchmarks.crew import Worker, listening, run
 from outbox.clock import boot_seconds
 
 _KEY = b"idempotency-key:"
@@ -67,11 +67,10 @@ async def _serving(link: Link) -> None:
         link.send(list(arrivals))
         arrivals.clear()
 
-    loop.add_reader(link.fileno(), told)
-    link.send("ready")
-    link.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await ended.wait()
-    loop.remove_reader(link.fileno())
+    with listening(link, told):
+        link.send("ready")
+        link.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await ended.wait()
     server.close()
 
 
