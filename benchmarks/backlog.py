@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import psycopg
 
 from benchmarks import consuming, jobs
 from benchmarks.crew import Worker, crew
+from benchmarks.oracle import exactly_once
 from benchmarks.record import Figure, Line, ratio
 from benchmarks.server import Server
 from outbox import Outbox
@@ -25,6 +25,9 @@ CLAIM = 100
 #: Slow enough that the backlog outlasts the measurement.
 CONCURRENCY = 50
 REQUEST_BYTES = 4096
+#: So many calls, and a consumer's connections, plans and caches are there.
+_SETTLED_IN = 5_000
+_READY = "SELECT EXISTS (SELECT FROM outbox.job WHERE topic = %s AND lease_until IS NULL)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +148,22 @@ def _unclaim(url: str) -> None:
 
 
 def _urgent(url: str, backlog: Backlog, count: int) -> Line:
-    """Urgent jobs, one a second, while a consumer works on the backlog."""
+    """Urgent jobs, one after the other, while a consumer works on the backlog."""
     with (
         crew(consuming.recorder, (url, REQUEST_BYTES, CONCURRENCY)) as (worker,),
         psycopg.connect(url) as connection,
     ):
-        time.sleep(3)
+        consuming.arrivals(worker, _SETTLED_IN)
         delays = [_urgent_delay(connection, worker, number) for number in range(count)]
-        worker.tell("memory")
-        memory: consuming.Arrivals = worker.receive()
+        megabytes = consuming.seen(worker).megabytes
+        assert _ready(connection), "the backlog was gone before the last urgent job came"
+    exactly_once(url, count, count, keys="urgent-%")
     return Line(
         "backlog",
         f"urgent job behind {backlog}",
         {
             "commit to call": Figure("ms", delays),
-            "memory of the consumer": Figure("MB", [memory.megabytes]),
+            "memory of the consumer": Figure("MB", [megabytes]),
         },
         checked="each urgent job ran once",
         settings={"request_bytes": REQUEST_BYTES, "concurrency": CONCURRENCY, "priority": -1},
@@ -178,3 +182,9 @@ def _urgent_delay(connection: psycopg.Connection, worker: Worker, number: int) -
             assert len(came) == 1
             return 1000 * (came[0] - committed)
     raise AssertionError("an urgent job was not worked on within a minute")
+
+
+def _ready(connection: psycopg.Connection) -> bool:
+    row = connection.execute(_READY, [jobs.TOPIC]).fetchone()
+    assert row is not None
+    return bool(row[0])

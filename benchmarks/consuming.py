@@ -115,13 +115,18 @@ async def _until(stop: asyncio.Event, consumer: Consumer) -> None:
 
 
 def arrivals(worker: Worker, expected: int, seconds_max: float = 600.0) -> list[tuple[str, float]]:
-    """Wait until a recorder has made ``expected`` calls since the last look."""
+    """Wait until a recorder has made at least ``expected`` calls since the last look."""
     came: list[tuple[str, float]] = []
     deadline = boot_seconds() + seconds_max
     while len(came) < expected:
         assert boot_seconds() < deadline, f"{len(came)} of {expected} calls"
         time.sleep(0.1)
-        worker.tell("arrivals")
-        answer: Arrivals = worker.receive()
-        came += answer.calls
+        came += seen(worker).calls
     return came
+
+
+def seen(worker: Worker) -> Arrivals:
+    """What a recorder has to say now."""
+    worker.tell("arrivals")
+    answer: Arrivals = worker.receive()
+    return answer
