@@ -32,8 +32,15 @@ side's count are compared: a figure stands only where every job ran exactly once
 PostgreSQL with its default durability (fsync, synchronous_commit and full_page_writes on; else the
 run is refused), on the same machine as everything else.
 
-The peers are optional: `pip install -r benchmarks/peers/requirements.txt` and `npm install --prefix
-benchmarks/peers` bring them, and what is missing is skipped with a word.
+The peers are optional, and what is missing is skipped with a word. They live in places of their
+own, which git ignores; oban needs Python 3.12, graphile-worker and pg-boss Node.js 22, which
+`node@22` brings where the one on the path is older:
+
+    python3.12 -m venv benchmarks/peers/.venv
+    benchmarks/peers/.venv/bin/pip install -r benchmarks/peers/requirements.txt
+    npm install --prefix benchmarks/peers --no-save --no-package-lock node@22
+
+`OUTBOX_BENCH_PEERS_PYTHON` names another interpreter that has the Python peers.
 """
 _QUICK = """\
 **This was a quick run**, of some seconds a benchmark, as one does while developing: it shows that

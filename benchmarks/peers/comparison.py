@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,34 +43,34 @@ _PEERS = {
 
 def run(server: Server, *, full: bool) -> Iterator[Line]:
     """Draining no-op jobs; and the cost of a job in a one-row transaction."""
-    present = {name: program for name, program in _PEERS.items() if _present(server, name, program)}
+    versions = {name: _version(server, name) for name in _PEERS}
+    present = {name: version for name, version in versions.items() if version}
     yield _drains(server, present, jobs_=20_000 if full else 1_000, rounds=3 if full else 1)
     for connections in (1, 4) if full else (1,):
         yield _commits(server, present, connections, 3.0 if full else 0.7, 5 if full else 2)
 
 
-def _present(server: Server, name: str, program: str) -> bool:
-    """Whether a peer works here, seen from a small drain; else a word why not."""
+def _version(server: Server, name: str) -> str | None:
+    """What of a peer works here, by its own word after a small drain; else a word why not."""
     try:
         with server.database(migrated=False) as url:
-            _drain(program, url, 10)
+            return str(_drain(_PEERS[name], url, 10)["version"])
     except Absent as absent:
         print(f"{name}: skipped: {absent}", file=sys.stderr)
-        return False
-    return True
+        return None
 
 
 class Absent(Exception):
     """A peer can't be measured here."""
 
 
-def _drains(server: Server, present: dict[str, str], *, jobs_: int, rounds: int) -> Line:
+def _drains(server: Server, present: Mapping[str, str], *, jobs_: int, rounds: int) -> Line:
     with crew(consuming.drainer, (0, CONCURRENCY)) as workers:
         contenders: dict[str, Callable[[], float]] = {
             "outbox": partial(_our_rate, server, workers, jobs_)
         }
-        for name, program in present.items():
-            contenders[name] = partial(_peer_rate, server, program, jobs_)
+        for name in present:
+            contenders[name] = partial(_peer_rate, server, _PEERS[name], jobs_)
         rates = in_turns(contenders, rounds)
     return Line(
         "peers",
@@ -78,7 +78,7 @@ def _drains(server: Server, present: dict[str, str], *, jobs_: int, rounds: int)
         {name: Figure("jobs/s", values) for name, values in rates.items()},
         checked=f"each of {jobs_} jobs ran exactly once, by the handler's count",
         ratios={f"outbox / {name}": ratio(rates["outbox"], rates[name]) for name in present},
-        settings={"jobs": jobs_, "rounds": rounds, "python": _python()[1]},
+        settings={"jobs": jobs_, "rounds": rounds, **present},
         words="outbox is the only one that writes a ledger, and its time includes settling; the "
         "others' ends with the last handler's call",
     )
@@ -106,7 +106,7 @@ def _drain(program: str, url: str, count: int) -> dict[str, Any]:
 
 
 def _commits(
-    server: Server, present: dict[str, str], connections: int, seconds: float, rounds: int
+    server: Server, present: Mapping[str, str], connections: int, seconds: float, rounds: int
 ) -> Line:
     """Time of a transaction with a job by its time without, both on the peer's own terms."""
     contenders: dict[str, Callable[[], float]] = {
@@ -114,7 +114,7 @@ def _commits(
     }
     for name in ("procrastinate", "oban"):
         if name in present:
-            program = present[name]
+            program = _PEERS[name]
             contenders[name] = partial(_peer_commits, server, program, connections, seconds)
     costs = in_turns(contenders, rounds)
     return Line(
@@ -183,16 +183,19 @@ def _libpq(url: str) -> dict[str, str]:
 
 def _command(program: str) -> list[str]:
     if not program.endswith(".mjs"):
-        return [_python()[0], "-m", f"benchmarks.peers.{program}"]
-    if (node := shutil.which("node")) is None:
+        return [_python(), "-m", f"benchmarks.peers.{program}"]
+    own = _HERE / "node_modules/.bin"
+    node = shutil.which("node", path=f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if node is None:
         raise Absent("node is not installed")
     return [node, str(_HERE / program)]
 
 
-def _python() -> tuple[str, str]:
-    """The interpreter that has the peers, and what to call it."""
-    python = os.environ.get("OUTBOX_BENCH_PEERS_PYTHON", sys.executable)
-    return python, "the same" if python == sys.executable else "another"
+def _python() -> str:
+    """The interpreter that has the peers: the one named, that of their own environment, or ours."""
+    own = _HERE / ".venv/bin/python"
+    found = str(own) if own.exists() else sys.executable
+    return os.environ.get("OUTBOX_BENCH_PEERS_PYTHON", found)
 
 
 def _answers(programs: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:

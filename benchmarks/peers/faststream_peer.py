@@ -52,4 +52,4 @@ async def _drain(url: str, calls: Calls, jobs: int) -> float:
 
 
 if __name__ == "__main__":
-    main(_drain)
+    main("faststream-outbox", _drain)

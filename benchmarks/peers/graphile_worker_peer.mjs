@@ -3,7 +3,7 @@ import { makeWorkerUtils, run } from "graphile-worker";
 import pg from "pg";
 import { work } from "./program.mjs";
 
-await work(async (connection, jobs, calls) => {
+await work("graphile-worker", async (connection, jobs, calls) => {
   const pgPool = new pg.Pool({ ...connection, max: 10 });
   const utils = await makeWorkerUtils({ pgPool });
   await utils.migrate();

@@ -58,4 +58,4 @@ async def _producer(url: str) -> Enqueue:
 
 
 if __name__ == "__main__":
-    main(_drain, _install, _producer)
+    main("oban", _drain, _install, _producer)

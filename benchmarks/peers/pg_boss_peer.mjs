@@ -2,7 +2,7 @@
 import { PgBoss } from "pg-boss";
 import { work } from "./program.mjs";
 
-await work(async (connection, jobs, calls) => {
+await work("pg-boss", async (connection, jobs, calls) => {
   const boss = new PgBoss({ ...connection, supervise: false, schedule: false });
   boss.on("error", (error) => console.error(error));
   await boss.start();

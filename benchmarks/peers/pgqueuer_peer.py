@@ -54,4 +54,4 @@ async def _drain(driver: Driver, calls: Calls, jobs: int) -> float:
 
 
 if __name__ == "__main__":
-    main(on_asyncpg)
+    main("pgqueuer", on_asyncpg)

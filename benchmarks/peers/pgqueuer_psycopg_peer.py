@@ -4,4 +4,4 @@ from benchmarks.peers.pgqueuer_peer import on_psycopg
 from benchmarks.peers.program import main
 
 if __name__ == "__main__":
-    main(on_psycopg)
+    main("pgqueuer", on_psycopg)

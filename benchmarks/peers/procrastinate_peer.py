@@ -68,4 +68,4 @@ async def _producer(url: str) -> Enqueue:
 
 
 if __name__ == "__main__":
-    main(_drain, _install, _producer)
+    main("procrastinate", _drain, _install, _producer)

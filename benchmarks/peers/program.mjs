@@ -1,5 +1,7 @@
 // What the programs of the peers on Node.js have in common: PROGRAM drain URL JOBS.
 
+import { readFileSync } from "node:fs";
+
 class Calls {
   #seen = new Set();
   total = 0;
@@ -17,7 +19,13 @@ class Calls {
   }
 }
 
-export async function work(drain) {
+// As they are installed here: an import of another package's package.json may be refused.
+function version(name) {
+  const file = new URL(`./node_modules/${name}/package.json`, import.meta.url);
+  return JSON.parse(readFileSync(file)).version;
+}
+
+export async function work(name, drain) {
   const [what, , amount] = process.argv.slice(2);
   const env = process.env;
   const connection = {
@@ -33,6 +41,8 @@ export async function work(drain) {
   }
   const calls = new Calls(Number(amount));
   const started = await drain(connection, Number(amount), calls);
-  console.log(JSON.stringify({ seconds: (calls.ended - started) / 1000, calls: calls.total }));
+  const answer = { seconds: (calls.ended - started) / 1000, calls: calls.total };
+  answer.version = `${version(name)} (Node.js ${process.versions.node})`;
+  console.log(JSON.stringify(answer));
   process.exit(0);
 }
