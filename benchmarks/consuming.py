@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Link
 
@@ -65,13 +66,6 @@ def drain(workers: list[Worker], url: str) -> tuple[float, int]:
     return seconds, sum(one.calls for one in drained)
 
 
-async def until_stopped(link: Link, consumer: Consumer) -> None:
-    """Run a consumer until the parent says anything, or has gone."""
-    stop = asyncio.Event()
-    with listening(link, stop.set):
-        await _until(stop, consumer)
-
-
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """Each call of a consumer since the last look: key and moment (boot clock); and its memory."""
@@ -85,22 +79,29 @@ def recorder(link: Link, url: str, request_bytes: int, concurrency: int) -> None
     link.send("ready")
     calls: list[tuple[str, float]] = []
     gateway = NoOp(request_bytes, lambda key: calls.append((key, boot_seconds())))
-    run(_recording(link, Consumer(url, gateway, settings(), concurrency=concurrency), calls))
+    consumer = Consumer(url, gateway, settings(), concurrency=concurrency)
+
+    def answer() -> Arrivals:
+        came = calls.copy()
+        calls.clear()
+        return Arrivals(came, resident_megabytes())
+
+    run(answering(link, consumer, answer))
 
 
-async def _recording(link: Link, consumer: Consumer, calls: list[tuple[str, float]]) -> None:
+async def answering(link: Link, consumer: Consumer, answer: Callable[[], object]) -> None:
+    """Run a consumer until the parent has gone; whatever it says before, it gets an answer."""
     stop = asyncio.Event()
 
-    def asked() -> None:
+    def told() -> None:
         try:
             link.recv()
         except EOFError:
             stop.set()
-            return
-        link.send(Arrivals(list(calls), resident_megabytes()))
-        calls.clear()
+        else:
+            link.send(answer())
 
-    with listening(link, asked):
+    with listening(link, told):
         await _until(stop, consumer)
 
 

@@ -6,37 +6,41 @@ from collections.abc import Iterator
 
 import psycopg
 
-from benchmarks import mailing
+from benchmarks import bare, mailing, without_sniffio
 from benchmarks.crew import Worker, crew
 from benchmarks.oracle import exactly_once
 from benchmarks.provider import Provider, provider
 from benchmarks.record import Figure, Line, ratio
 from benchmarks.server import Server
 from benchmarks.turns import in_turns
-from consumers.email.application import load_emails
-from consumers.email.message import Address
-from consumers.email.providers.resend import RESEND
 
 CONCURRENCY = 50
-_PAYLOAD = "SELECT payload::text FROM outbox.job LIMIT 1"
+_CONSUMER = "consumer"
 
 
 def run(server: Server, *, full: bool) -> Iterator[Line]:
-    """All three send to the same provider process, in turns."""
+    """All send to the same provider process, in turns."""
     count, plain_count, rounds = (10_000, 2_000, 5) if full else (1_000, 300, 3)
-    body = _request(server)
+    payloads = _payloads(server, count)
+    body = bare.rendered(payloads)(0)
     with provider() as there:
-        bare = (there.url, CONCURRENCY, body)
+        to = (there.url, CONCURRENCY)
         with (
-            crew(mailing.drainer, (there.url, CONCURRENCY)) as (consumer,),
-            crew(mailing.bare_transport, bare) as (transport,),
-            crew(mailing.plain_client, bare) as (plain,),
+            crew(mailing.drainer, to) as (consumer,),
+            crew(bare.transport, (*to, body)) as (transport,),
+            crew(bare.rendering_transport, (*to, payloads)) as (rendering,),
+            crew(bare.plain_client, (*to, body)) as (plain,),
+            crew(without_sniffio.plain_client, (*to, body)) as (as_installed,),
         ):
             rates = in_turns(
                 {
-                    "consumer": lambda: _consume(server, consumer, there, count),
+                    _CONSUMER: lambda: _consume(server, consumer, there, count),
                     "bare transport": lambda: _bare(transport, there, count),
+                    "bare transport that renders": lambda: _bare(rendering, there, count),
                     "plain httpx client": lambda: _bare(plain, there, plain_count),
+                    "plain httpx client, as pip installs it": lambda: _bare(
+                        as_installed, there, plain_count
+                    ),
                 },
                 rounds,
             )
@@ -46,10 +50,13 @@ def run(server: Server, *, full: bool) -> Iterator[Line]:
         {name: Figure("e-mails/s", values) for name, values in rates.items()},
         checked=f"{count} e-mails a round, each arrived once and is in the ledger once",
         ratios={
-            "consumer / bare transport": ratio(rates["consumer"], rates["bare transport"]),
-            "consumer / plain httpx client": ratio(rates["consumer"], rates["plain httpx client"]),
+            f"{_CONSUMER} / {name}": ratio(rates[_CONSUMER], values)
+            for name, values in rates.items()
+            if name != _CONSUMER
         },
         settings={"concurrency": CONCURRENCY, "request_bytes": len(body), "rounds": rounds},
+        words="the plain client has sniffio, which the consumer installs for httpcore; as pip "
+        "installs it, it has none",
     )
 
 
@@ -72,11 +79,7 @@ def _bare(worker: Worker, there: Provider, count: int) -> float:
     return count / sent.seconds
 
 
-def _request(server: Server) -> bytes:
-    """The very bytes that the consumer sends for one of these orders."""
+def _payloads(server: Server, count: int) -> list[str]:
     with server.database() as url, psycopg.connect(url) as connection:
-        mailing.fill(connection, 1)
-        row = connection.execute(_PAYLOAD).fetchone()
-    assert row is not None
-    message = load_emails(mailing.APP).topics[mailing.TOPIC].message(row[0])
-    return RESEND.encode(message, Address.parse("Shop <shop@example.com>"))
+        mailing.fill(connection, count)
+        return mailing.payloads(connection)

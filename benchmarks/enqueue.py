@@ -157,4 +157,4 @@ def _busy_consumer(link: Link, url: str) -> None:
     link.send("ready")
     gateway = NoOp(0)
     consumer = Consumer(url, gateway, consuming.settings(), concurrency=50)
-    run_loop(consuming.until_stopped(link, consumer))
+    run_loop(consuming.answering(link, consumer, lambda: gateway.calls))

@@ -1,28 +1,24 @@
-"""E-mail consumer processes, and the bare loops that they are held against."""
+"""E-mail consumer processes, and the orders whose e-mails they send."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Link
 
-import httpx
 import psycopg
 
 from benchmarks import consuming
-from benchmarks.crew import cpu_seconds, messages, peak_megabytes, run
+from benchmarks.crew import cpu_seconds, messages, peak_megabytes, resident_megabytes, run
 from consumers.email.application import load_emails
 from consumers.email.gateway import EmailGateway
-from consumers.email.providers.resend import RESEND
 from consumers.email.settings import EmailSettings
-from consumers.email.transport import Received, Transport
 from outbox.clock import boot_seconds
 from outbox.consumer import Consumer
 
 APP = "shop_example.emails:emails"
 TOPIC = "email.order_confirmation"
 API_KEY = "re_benchmark_only"
+SENDER = "Shop <shop@example.com>"
 DEADLINE_SECONDS = 30.0
 
 #: The payload of an order of two lines, as shop_example.orders.confirmation writes it; its e-mail
@@ -44,6 +40,19 @@ FROM (
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What one process holds now, and what it has held at most."""
+
+    resident_megabytes: float
+    peak_megabytes: float
+
+    @classmethod
+    def now(cls) -> Memory:
+        """Of this process."""
+        return cls(resident_megabytes(), peak_megabytes())
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """What one process has sent."""
 
@@ -58,6 +67,12 @@ def fill(connection: psycopg.Connection, count: int) -> None:
     connection.execute(_ORDERS, {"topic": TOPIC, "count": count})
 
 
+def payloads(connection: psycopg.Connection) -> list[str]:
+    """Those of the jobs that are there, as a consumer gets them."""
+    rows = connection.execute("SELECT CAST(payload AS text) FROM outbox.job ORDER BY id")
+    return [payload for (payload,) in rows]
+
+
 def consumer(url: str, provider_url: str, concurrency: int) -> Consumer:
     """The e-mail consumer as its command puts it together, with default settings."""
     outbox = consuming.settings()
@@ -66,7 +81,7 @@ def consumer(url: str, provider_url: str, concurrency: int) -> Consumer:
         EMAIL_PROVIDER="resend",
         api_url=provider_url,
         api_key=API_KEY,
-        EMAIL_FROM="Shop <shop@example.com>",
+        EMAIL_FROM=SENDER,
         timeout_seconds=DEADLINE_SECONDS,
     )
     gateway = EmailGateway(
@@ -90,64 +105,8 @@ async def drain(url: str, provider_url: str, concurrency: int) -> Sent:
 
 
 def runner(link: Link, url: str, provider_url: str, concurrency: int) -> None:
-    """Be a consumer process that runs until it is told to stop."""
+    """Be a consumer process that runs until its parent goes; asked for anything, it sends
+    ``Memory``.
+    """
     link.send("ready")
-    run(consuming.until_stopped(link, consumer(url, provider_url, concurrency)))
-
-
-def bare_transport(link: Link, provider_url: str, concurrency: int, body: bytes) -> None:
-    """Be a bare loop of the consumer's transport: told a count, it sends as many requests."""
-    for count in messages(link):
-        link.send(run(_bare(provider_url, concurrency, body, count)))
-
-
-async def _bare(provider_url: str, concurrency: int, body: bytes, count: int) -> Sent:
-    transport = Transport()
-
-    async def post(key: str) -> bool:
-        came = await transport.post(
-            f"{provider_url}{RESEND.facts.path}",
-            RESEND.headers(API_KEY, key),
-            body,
-            deadline_seconds=DEADLINE_SECONDS,
-            may_start=lambda: True,
-        )
-        return isinstance(came, Received) and came.status == 200
-
-    try:
-        return await _sending(post, concurrency, count)
-    finally:
-        await transport.close()
-
-
-def plain_client(link: Link, provider_url: str, concurrency: int, body: bytes) -> None:
-    """Be a bare loop of one plain httpx client, as an application would write it."""
-    for count in messages(link):
-        link.send(run(_plain(provider_url, concurrency, body, count)))
-
-
-async def _plain(provider_url: str, concurrency: int, body: bytes, count: int) -> Sent:
-    async with httpx.AsyncClient(timeout=DEADLINE_SECONDS) as client:
-
-        async def post(key: str) -> bool:
-            answer = await client.post(
-                f"{provider_url}{RESEND.facts.path}",
-                headers=RESEND.headers(API_KEY, key),
-                content=body,
-            )
-            return answer.status_code == 200
-
-        return await _sending(post, concurrency, count)
-
-
-async def _sending(post: Callable[[str], Awaitable[bool]], concurrency: int, count: int) -> Sent:
-    """Send ``count`` requests from ``concurrency`` tasks."""
-    keys = iter(f"bare-{number}" for number in range(count))
-
-    async def work() -> None:
-        for key in keys:
-            assert await post(key)
-
-    before, started = cpu_seconds(), boot_seconds()
-    await asyncio.gather(*(work() for _ in range(concurrency)))
-    return Sent(boot_seconds() - started, 0, cpu_seconds() - before, peak_megabytes())
+    run(consuming.answering(link, consumer(url, provider_url, concurrency), Memory.now))

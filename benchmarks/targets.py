@@ -112,11 +112,19 @@ TARGETS = (
         "the same / one plain httpx client",
         "email", "50 in flight", "consumer / plain httpx client", at_least=4,
     ),
+    Target(
+        "the same / one plain httpx client, as pip installs it",
+        "email", "50 in flight", "consumer / plain httpx client, as pip installs it", at_least=4,
+    ),
     Target("commit to arrival, idle, p50, ms", "latency", "commit of", "p50", at_most=4),
     Target("commit to arrival, idle, p99, ms", "latency", "commit of", "p99", at_most=20),
     Target(
         "memory of a consumer, 5,000,000 waiting, MB",
         "backlog", "urgent job behind 4,000,000", "memory of the consumer", at_most=120,
+    ),
+    Target(
+        "memory of a consumer over 200,000 e-mails, last tenth / first",
+        "memory", "200000 e-mails", _HELD, at_most=1.05,
     ),
     Target(
         "statements per e-mail, 50 in flight, over HTTP",
