@@ -21,6 +21,7 @@ KINDS = {
     "flat": "benchmarks.flat",
     "backlog": "benchmarks.backlog",
     "cost": "benchmarks.cost",
+    "memory": "benchmarks.memory",
     "peers": "benchmarks.peers.comparison",
 }
 RESULTS = Path("docs/benchmarks/run.jsonl")

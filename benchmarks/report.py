@@ -20,6 +20,7 @@ _TITLES = {
     "flat": "Flat: does the rate hold",
     "backlog": "Backlog: behind many waiting jobs",
     "cost": "Cost of an e-mail",
+    "memory": "Memory: one e-mail after the other",
     "peers": "Peers",
 }
 _HOW = """\
