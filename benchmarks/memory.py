@@ -21,7 +21,11 @@ _SECONDS_MAX = 3600.0
 
 def run(server: Server, *, full: bool) -> Iterator[Line]:
     """The real e-mail consumer, fifty in flight, works off a backlog."""
-    count = 200_000 if full else 5_000
+    yield measure(server, 200_000 if full else 5_000)
+
+
+def measure(server: Server, count: int) -> Line:
+    """One consumer process, whose memory is looked at after each tenth of so many e-mails."""
     with server.database() as url, provider() as there:
         with psycopg.connect(url, autocommit=True) as connection:
             mailing.fill(connection, count)
@@ -32,7 +36,7 @@ def run(server: Server, *, full: bool) -> Iterator[Line]:
         keys += (key for key, _ in there.arrivals())
         assert len(set(keys)) == count
         exactly_once(url, count, len(keys))
-    yield _line(count, tenths)
+    return _line(count, tenths)
 
 
 def _tenths(
