@@ -1,0 +1,39 @@
+"""Processes that are told what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from multiprocessing.connection import Connection as Link
+
+from benchmarks.crew import crew, listening, run, together
+
+#: More than the buffer of a pipe or socket holds.
+LONG = 10_000_000
+
+
+def answering(link: Link) -> None:
+    """Be a process whose loop answers each message with very many bytes."""
+    link.send("ready")
+    run(_answering(link))
+
+
+async def _answering(link: Link) -> None:
+    ended = asyncio.Event()
+
+    def told() -> None:
+        try:
+            link.recv()
+        except EOFError:
+            ended.set()
+        else:
+            link.send(b"x" * LONG)
+
+    with listening(link, told):
+        await ended.wait()
+
+
+def test_a_long_answer_arrives_whole() -> None:
+    """Uvloop makes what it listens to non-blocking, and an answer would break off."""
+    with crew(answering, (), ()) as workers:
+        answers = together(workers, "go on")
+    assert [len(answer) for answer in answers] == [LONG, LONG]
