@@ -44,9 +44,10 @@ print(*sorted(foreign - {"__main__", "outbox"}))
 
 
 def sources(*folders: str) -> Iterator[Path]:
-    """The Python files below some folders of the checkout."""
+    """The Python files below some folders of the checkout, but none that was installed there."""
     for folder in folders:
-        yield from sorted((ROOT / folder).rglob("*.py"))
+        files = sorted((ROOT / folder).rglob("*.py"))
+        yield from (file for file in files if ".venv" not in file.relative_to(ROOT).parts)
 
 
 def tracked_texts() -> Iterator[tuple[str, str]]:
