@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, cast
 
-import httpcore
 import httpx
+
+from consumers.email.line import BEFORE_FIRST_BYTE, Line
 
 _log = logging.getLogger(__name__)
 
 #: A provider's answer is a few hundred bytes; of a longer one only this much is read.
 BODY_BYTES_MAX: Final = 64 * 1024
-#: Node.js closes idle connections after 5 s, others later. Ours are given up before that, so that
-#: a request seldom meets a close on its way, which would leave its outcome unknown.
-_KEEPALIVE_SECONDS: Final = 4.0
-#: A host that drops packets is told from a slow provider by this, well inside the deadline.
-_CONNECT_SECONDS: Final = 10.0
 #: Whatever else is known, these speak of a request under way.
 _UNDER_WAY: Final = (
     httpx.ReadError,
@@ -61,19 +57,15 @@ class NotStarted(Exception):
 class Transport:
     """Sends POST requests, each on a connection that no other request uses at the same time.
 
-    An httpx transport per connection: a shared pool walks all its connections for each request,
-    which at 50 in flight costs five times the rest of the call. No client around it, which would
-    look for cookies, redirects, a .netrc (that replaces the Authorization header) and a proxy
-    (which may repeat requests); of the environment only SSL_CERT_FILE and SSL_CERT_DIR count.
+    No client of httpx around them, which would look for redirects, a .netrc (that replaces the
+    Authorization header) and a proxy (which may repeat requests); of the environment only
+    SSL_CERT_FILE and SSL_CERT_DIR count.
 
-    ``make_transport`` replaces the network (``httpx.MockTransport`` in tests).
+    ``make_line`` replaces the network (``httpx.MockTransport`` in tests).
     """
 
-    def __init__(
-        self, make_transport: Callable[[], httpx.AsyncBaseTransport] | None = None
-    ) -> None:
-        self._make_transport = make_transport
-        self._certificates = _certificates()
+    def __init__(self, make_line: Callable[[], httpx.AsyncBaseTransport] | None = None) -> None:
+        self._make_line = make_line or (lambda: Line(certificates()))
         self._idle: list[httpx.AsyncBaseTransport] = []
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -93,7 +85,7 @@ class Transport:
         """
         if not may_start():
             return Broken("not_started", may_have_left=False)
-        line = self._idle.pop() if self._idle else self._new_line()
+        line = self._idle.pop() if self._idle else self._make_line()
         call = _Call(may_start)
         try:
             return await call.perform(line, url, headers, body, deadline_seconds)
@@ -109,15 +101,6 @@ class Transport:
             self._discard(line)
         self._idle.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-    def _new_line(self) -> httpx.AsyncBaseTransport:
-        if self._make_transport:
-            return self._make_transport()
-        return httpx.AsyncHTTPTransport(
-            verify=self._certificates,
-            limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEPALIVE_SECONDS),
-            trust_env=False,
-        )
 
     def _discard(self, line: httpx.AsyncBaseTransport) -> None:
         """Close a connection beside the caller, which may be cancelled or out of time."""
@@ -146,20 +129,15 @@ class _Call:
         deadline_seconds: float,
     ) -> Received | Broken:
         try:
-            # httpx's own timeouts are per chunk: a slow drip passes them all. This one is total.
+            # One for all of it: a slow drip would pass any that count from chunk to chunk.
             async with asyncio.timeout(deadline_seconds):
                 request = httpx.Request(
                     "POST",
-                    url,
+                    _parsed(url),
                     # Unpacking would let a small answer grow without bound.
                     headers={**headers, "Accept-Encoding": "identity"},
                     content=body,
-                    extensions={
-                        "timeout": httpx.Timeout(
-                            deadline_seconds, connect=_CONNECT_SECONDS
-                        ).as_dict(),
-                        "trace": self._trace,
-                    },
+                    extensions={BEFORE_FIRST_BYTE: self._before_first_byte},
                 )
                 await self._exchange(line, request)
         except Exception as error:  # noqa: BLE001 -- what left must be said of every error
@@ -187,17 +165,10 @@ class _Call:
                     return False
         return True
 
-    async def _trace(self, event: str, info: Mapping[str, object]) -> None:
-        """Follow the request through httpcore (its ``trace`` extension)."""
-        if event.endswith(".send_request_headers.started"):
-            if not self._may_start():
-                raise NotStarted
-            self._may_have_left = True
-        elif event.endswith(".send_request_headers.failed") and isinstance(
-            info.get("exception"), httpcore.LocalProtocolError
-        ):
-            # A header that can't be written is found before anything is.
-            self._may_have_left = False
+    def _before_first_byte(self) -> None:
+        if not self._may_start():
+            raise NotStarted
+        self._may_have_left = True
 
     def _received(self) -> Received:
         assert self._response is not None  # noqa: S101 -- only called once a status is there
@@ -215,9 +186,16 @@ class _Call:
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
-    # Reading them takes about 50 ms: once per process, not per connection.
-    return httpx.create_ssl_context()
+def certificates() -> ssl.SSLContext:
+    """Those that the system trusts. Reading them takes about 50 ms: once per process."""
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+@cache
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 def _snake_case(name: str) -> str:

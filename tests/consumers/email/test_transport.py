@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from consumers.email import transport as transport_module
+from consumers.email import line as line_module
 from consumers.email.transport import BODY_BYTES_MAX, Broken, Received, Transport
 from outbox.outcome import Answer, Meaning
 from tests.consumers.email.conftest import API_KEY, Call, MakeGateway, Serve
@@ -103,7 +103,7 @@ async def test_a_connect_timeout_is_never_reached(
     call: Call, full_backlog: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that drops packets: nothing was written."""
-    monkeypatch.setattr(transport_module, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(line_module, "CONNECT_SECONDS", 0.2)
     answer = await call(f"http://127.0.0.1:{full_backlog}")
     assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_timeout")
 

@@ -1,0 +1,231 @@
+"""One HTTP/1.1 connection that knows when the first byte of a request leaves.
+
+Whether a call surely never reached the provider decides between a repeat and a held job. So the
+bytes are handed to the socket here, in one place, and not somewhere below three libraries. What
+HTTP is, h11 knows; how to reach a host with several addresses, aiohappyeyeballs; TLS and the socket
+are the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from typing import Final, cast
+
+import h11
+import httpx
+from aiohappyeyeballs import start_connection
+
+#: Node.js closes idle connections after 5 s, others later. Ours are given up before that, so that
+#: a request seldom meets a close on its way, which would leave its outcome unknown.
+KEEPALIVE_SECONDS: Final = 4.0
+#: A host that drops packets is told from a slow provider by this, well inside the deadline.
+CONNECT_SECONDS: Final = 10.0
+#: The next address of a host is tried after so long (RFC 8305 recommends this).
+_NEXT_ADDRESS_SECONDS: Final = 0.25
+#: More of a head than any provider sends.
+_HEAD_BYTES_MAX: Final = 64 * 1024
+_PORTS: Final = {"http": 80, "https": 443}
+#: The extension of a request whose value is called at the last moment before its first byte leaves.
+BEFORE_FIRST_BYTE: Final = "before_first_byte"
+
+
+class Line(httpx.AsyncBaseTransport):
+    """Sends one request at a time to one server, and keeps the connection for the next.
+
+    No retries, no redirects, no proxy, no pool. What the request's extension ``BEFORE_FIRST_BYTE``
+    raises is raised, and nothing is written.
+
+    Raises:
+        httpx.ConnectError, httpx.ConnectTimeout, httpx.LocalProtocolError: nothing was written.
+        httpx.ReadError, httpx.RemoteProtocolError: the request may have arrived.
+    """
+
+    def __init__(self, certificates: ssl.SSLContext) -> None:
+        self._certificates = certificates
+        self._wire: _Wire | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Return the answer as soon as its head is there; its stream is the body."""
+        wire = self._wire
+        if wire is None or not wire.is_kept:
+            await self.aclose()
+            wire = self._wire = await self._connect(request.url)
+        wire.send(request, request.extensions.get(BEFORE_FIRST_BYTE, lambda: None))
+        head = await wire.head()
+        return httpx.Response(head.status_code, headers=list(head.headers), stream=_Body(wire))
+
+    async def aclose(self) -> None:
+        """Give the connection up."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
+
+    async def _connect(self, url: httpx.URL) -> _Wire:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await self._connected(url)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout(f"no connection within {CONNECT_SECONDS:g} s") from error
+        except (OSError, RuntimeError, UnicodeError) as error:
+            raise httpx.ConnectError(str(error)) from error
+
+    async def _connected(self, url: httpx.URL) -> _Wire:
+        loop = asyncio.get_running_loop()
+        host = url.raw_host.decode("ascii")
+        port = url.port or _PORTS[url.scheme]
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        reached = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+        secure = url.scheme == "https"
+        try:
+            _, wire = await loop.create_connection(
+                _Wire,
+                sock=reached,
+                ssl=self._certificates if secure else None,
+                server_hostname=host if secure else None,
+            )
+        except BaseException:
+            reached.close()
+            raise
+        return wire
+
+
+class _Wire(asyncio.Protocol):
+    """The socket on one side, h11 on the other."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
+        self._something: asyncio.Future[None] | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._error: Exception | None = None
+        self._ended = False
+        self._idle_since: float | None = None
+
+    # -- what the event loop calls -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's are no subclass of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._idle_since is not None:
+            self._transport.abort()  # It speaks unasked.
+            return
+        self._http.receive_data(data)
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._error = exc
+        if exc is None:
+            self._end()
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._wake()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._http.receive_data(b"")
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._something is not None and not self._something.done():
+            self._something.set_result(None)
+
+    # -- one request and its answer ----------------------------------------------------------------
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the next request may go over it: at rest, and not for too long."""
+        return (
+            self._idle_since is not None
+            and self._loop.time() < self._idle_since + KEEPALIVE_SECONDS
+            and not self._is_gone
+            and not self._has_something_to_read
+        )
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._ended or self._closed.done() or self._transport.is_closing()
+
+    @property
+    def _has_something_to_read(self) -> bool:
+        """A close that has arrived, which the event loop has not come to see yet."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def send(self, request: httpx.Request, before_first_byte: Callable[[], None]) -> None:
+        """Write a request, all of it or nothing."""
+        self._idle_since = None
+        try:
+            head = h11.Request(
+                method=request.method, target=request.url.raw_path, headers=request.headers.raw
+            )
+            parts = (head, h11.Data(data=request.content), h11.EndOfMessage())
+            written = b"".join(self._http.send(part) or b"" for part in parts)
+        except h11.LocalProtocolError as error:
+            raise httpx.LocalProtocolError(str(error)) from error
+        if self._is_gone:
+            raise httpx.ConnectError("the server closed the connection before the request")
+        before_first_byte()
+        self._transport.write(written)
+
+    async def head(self) -> h11.Response:
+        """Wait for status and headers; informational ones are passed over."""
+        while True:
+            event = await self._event()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise httpx.RemoteProtocolError(
+                    "the server closed the connection without an answer"
+                )
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Read the body; at its end the connection may be used again."""
+        while isinstance(event := await self._event(), h11.Data):
+            yield bytes(event.data)
+        whole = self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+        if whole and not self._http.trailing_data[0]:
+            self._http.start_next_cycle()
+            self._idle_since = self._loop.time()
+
+    async def _event(self) -> h11.Event:
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                raise httpx.RemoteProtocolError(str(error)) from error
+            if event is h11.NEED_DATA:
+                await self._more()
+            else:
+                return cast("h11.Event", event)
+
+    async def _more(self) -> None:
+        if self._closed.done():
+            raise httpx.ReadError(str(self._error)) from self._error
+        self._something = self._loop.create_future()
+        await self._something
+
+    async def close(self) -> None:
+        """Close it, without waiting for the other side."""
+        self._transport.abort()
+        await self._closed
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of an answer, as it comes."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._wire.body()
