@@ -12,12 +12,12 @@ import asyncio
 import select
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, cast
 
 import h11
 import httpx
-from aiohappyeyeballs import start_connection
+from aiohappyeyeballs import AddrInfoType, start_connection
 
 #: Node.js closes idle connections after 5 s, others later. Ours are given up before that, so that
 #: a request seldom meets a close on its way, which would leave its outcome unknown.
@@ -29,6 +29,8 @@ _NEXT_ADDRESS_SECONDS: Final = 0.25
 #: More of a head than any provider sends.
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
+#: Scheme, host and port.
+_Origin = tuple[str, str, int]
 #: The extension of a request whose value is called at the last moment before its first byte leaves.
 BEFORE_FIRST_BYTE: Final = "before_first_byte"
 
@@ -46,14 +48,16 @@ class Line(httpx.AsyncBaseTransport):
 
     def __init__(self, certificates: ssl.SSLContext) -> None:
         self._certificates = certificates
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
+        self._origin: _Origin | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Return the answer as soon as its head is there; its stream is the body."""
-        wire = self._wire
-        if wire is None or not wire.is_kept:
+        wire, origin = self._wire, _origin(request.url)
+        if wire is None or origin != self._origin or not wire.is_kept:
             await self.aclose()
-            wire = self._wire = await self._connect(request.url)
+            wire = self._wire = await self.connect(request.url)
+            self._origin = origin
         wire.send(request, request.extensions.get(BEFORE_FIRST_BYTE, lambda: None))
         head = await wire.head()
         return httpx.Response(head.status_code, headers=list(head.headers), stream=_Body(wire))
@@ -64,7 +68,8 @@ class Line(httpx.AsyncBaseTransport):
         if wire is not None:
             await wire.close()
 
-    async def _connect(self, url: httpx.URL) -> _Wire:
+    async def connect(self, url: httpx.URL) -> Wire:
+        """Reach the server, TLS included; nothing of a request is written."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._connected(url)
@@ -73,16 +78,14 @@ class Line(httpx.AsyncBaseTransport):
         except (OSError, RuntimeError, UnicodeError) as error:
             raise httpx.ConnectError(str(error)) from error
 
-    async def _connected(self, url: httpx.URL) -> _Wire:
-        loop = asyncio.get_running_loop()
-        host = url.raw_host.decode("ascii")
-        port = url.port or _PORTS[url.scheme]
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    async def _connected(self, url: httpx.URL) -> Wire:
+        _, host, port = _origin(url)
+        addresses = await _addresses(host, port)
         reached = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
         secure = url.scheme == "https"
         try:
-            _, wire = await loop.create_connection(
-                _Wire,
+            _, wire = await asyncio.get_running_loop().create_connection(
+                Wire,
                 sock=reached,
                 ssl=self._certificates if secure else None,
                 server_hostname=host if secure else None,
@@ -93,7 +96,16 @@ class Line(httpx.AsyncBaseTransport):
         return wire
 
 
-class _Wire(asyncio.Protocol):
+def _origin(url: httpx.URL) -> _Origin:
+    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+
+
+async def _addresses(host: str, port: int) -> Sequence[AddrInfoType]:
+    loop = asyncio.get_running_loop()
+    return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+class Wire(asyncio.Protocol):
     """The socket on one side, h11 on the other."""
 
     def __init__(self) -> None:
@@ -205,11 +217,12 @@ class _Wire(asyncio.Protocol):
             except h11.RemoteProtocolError as error:
                 raise httpx.RemoteProtocolError(str(error)) from error
             if event is h11.NEED_DATA:
-                await self._more()
+                await self.more()
             else:
                 return cast("h11.Event", event)
 
-    async def _more(self) -> None:
+    async def more(self) -> None:
+        """Wait until more has come."""
         if self._closed.done():
             raise httpx.ReadError(str(self._error)) from self._error
         self._something = self._loop.create_future()
@@ -224,7 +237,7 @@ class _Wire(asyncio.Protocol):
 class _Body(httpx.AsyncByteStream):
     """The body of an answer, as it comes."""
 
-    def __init__(self, wire: _Wire) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -22,9 +22,6 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
-import anyio
-import anyio.lowlevel
-
 from consumers.email import logs, start, topics, transport
 from consumers.email.payloads import PayloadReader
 from consumers.email.settings import EmailSettings
@@ -62,10 +59,7 @@ def _warm_up() -> None:
     # What reads payloads is made anew for each topic, and each order here has one of its own.
     setattr(topics, "PayloadReader", cache(PayloadReader))  # noqa: B010 -- a class for mypy
     emails.render("email.order_confirmation", payload())
-    transport._certificates()
-    anyio.run(anyio.lowlevel.checkpoint)
-    for name in ("connect_tcp", "fail_after", "Lock", "Event", "Semaphore", "CancelScope"):
-        getattr(anyio, name)
+    transport.certificates()
     # A collection would write to every page that a fork shares.
     gc.freeze()
 

@@ -17,8 +17,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
-from httpcore._backends.anyio import AnyIOBackend, AnyIOStream
-
+from consumers.email.line import Line, Wire
 from outbox import schema
 from outbox.connection import Connection
 from outbox.consumer import Consumer
@@ -73,9 +72,9 @@ class Points:
         self._wrap(Consumer, "run", lambda *_, **__: f"run on {_loop()}")
         self._wrap(Connection, "fetch", self._statement, self._after_statement)
         self._wrap(Connection, "raw", self._connection)
-        self._wrap(AnyIOBackend, "connect_tcp", lambda *_, **__: self._turn("connect"))
-        self._wrap(AnyIOStream, "write", self._sending)
-        self._wrap(AnyIOStream, "read", lambda *_, **__: self._turn("receive"))
+        self._wrap(Line, "connect", lambda *_, **__: self._turn("connect"))
+        self._wrap(Wire, "more", lambda *_, **__: self._turn("receive"))
+        self._watch_send()
         watch_statements(self._follow)
         self._watch_check()
         self._watch_stop()
@@ -101,7 +100,6 @@ class Points:
                 _step.reset(token)
             if step is not None:
                 self._arrive(f"{step}:after")
-                self._request_has_left = self._request_has_left or step == "send#2"
                 if f"{step}:after" == self._stop_at:
                     os.kill(os.getpid(), signal.SIGTERM)
                     await self._stopping.wait()
@@ -109,6 +107,22 @@ class Points:
             return result
 
         setattr(owner, method, wrapped)
+
+    def _watch_send(self) -> None:
+        """The one write of a request, which waits for nothing."""
+        original = Wire.send
+
+        @wraps(original)
+        def wrapped(*arguments: Any) -> None:
+            step = self._turn("send")
+            self._arrive(f"{step}:before")
+            original(*arguments)
+            self._request_has_left = True
+            self._arrive(f"{step}:after")
+            if f"{step}:after" == self._stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        setattr(Wire, "send", wrapped)  # noqa: B010 -- mypy forbids to assign to a method
 
     def _watch_check(self) -> None:
         """The look at the schema: in a thread of its own, several statements that only read."""
@@ -182,9 +196,6 @@ class Points:
             self._due["ready"] += mine
             if mine:
                 self._arrive(f"{self._turn(f'{statement}, of its own')}:after")
-
-    def _sending(self, _: AnyIOStream, buffer: bytes, *__: object, **___: object) -> str | None:
-        return self._turn("send") if buffer else None
 
 
 def _loop() -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from consumers.email.gateway import EmailGateway
 from consumers.email.message import Message
@@ -22,6 +24,18 @@ API_KEY = "re_AbCdEfGh_0123456789"
 Serve = Callable[..., Awaitable[Server]]
 Call = Callable[..., Awaitable[Answer]]
 MakeGateway = Callable[..., EmailGateway]
+
+
+#: What touches the network runs on both event loops on which a consumer may run.
+_ON_BOTH_LOOPS = {"test_line", "test_transport"}
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Part of pytest-asyncio."""
+    loops = {"asyncio": asyncio.new_event_loop}
+    return loops | {"uvloop": uvloop.new_event_loop} if item.path.stem in _ON_BOTH_LOOPS else loops
 
 
 @pytest.fixture(autouse=True)

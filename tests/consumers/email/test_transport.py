@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -553,20 +552,6 @@ async def test_an_error_after_the_status_keeps_the_status(serve: Serve) -> None:
     assert isinstance(came, Received)
     assert came.status == 200
     assert came.body.startswith(b'{"id":')
-
-
-async def test_an_untrusted_certificate_is_never_reached(
-    call: Call, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A handshake that fails on our side, after the server has spoken."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise ssl.SSLCertVerificationError("certificate verify failed")
-
-    server = await serve(silence, reads_requests=False)
-    monkeypatch.setattr(ssl.SSLContext, "wrap_bio", refuse)
-    answer = await call(f"https://127.0.0.1:{server.port}")
-    assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
 
 
 async def test_a_connection_that_broke_serves_no_other_call() -> None:

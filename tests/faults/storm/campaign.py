@@ -165,7 +165,9 @@ def facts(here: World) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "loop": "uvloop" if find_spec("uvloop") else "asyncio",
-        "packages": {name: version(name) for name in ("psycopg", "httpx", "httpcore", "anyio")},
+        "packages": {
+            name: version(name) for name in ("psycopg", "httpx", "h11", "aiohappyeyeballs")
+        },
     }
 
 

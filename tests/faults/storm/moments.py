@@ -12,8 +12,8 @@ from functools import wraps
 from typing import Any
 
 import psycopg
-from httpcore._backends.anyio import AnyIOBackend, AnyIOStream
 
+from consumers.email.line import Line, Wire
 from outbox.connection import Connection
 
 Arrive = Callable[[str], None]
@@ -64,9 +64,9 @@ _statement: ContextVar[str | None] = ContextVar("statement", default=None)
 
 def watch(arrive: Arrive) -> None:
     """Call ``arrive`` with each moment's name when this process comes to it."""
-    _wrap(AnyIOBackend, "connect_tcp", lambda *_, **__: "connect", arrive)
-    _wrap(AnyIOStream, "write", lambda _, data, *__, **___: "send" if data else None, arrive)
-    _wrap(AnyIOStream, "read", lambda *_, **__: "receive", arrive)
+    _wrap(Line, "connect", lambda *_, **__: "connect", arrive)
+    _wrap(Wire, "more", lambda *_, **__: "receive", arrive)
+    _wrap_send(arrive)
     _wrap(Connection, "raw", _opening, arrive)
     _wrap(Connection, "fetch", lambda _, __, statement, **___: str(statement), arrive)
     _wrap_waits(arrive)
@@ -98,6 +98,18 @@ def _wrap(owner: type, method: str, name: Callable[..., str | None], arrive: Arr
         return result
 
     setattr(owner, method, wrapped)
+
+
+def _wrap_send(arrive: Arrive) -> None:
+    original = Wire.send
+
+    @wraps(original)
+    def wrapped(*arguments: Any) -> None:
+        arrive("send:before")
+        original(*arguments)
+        arrive("send:after")
+
+    setattr(Wire, "send", wrapped)  # noqa: B010 -- mypy forbids to assign to a method
 
 
 def _wrap_waits(arrive: Arrive) -> None:

@@ -20,9 +20,6 @@ import signal
 import sys
 from typing import Any
 
-import anyio
-import anyio.lowlevel
-
 from consumers.email import transport
 from outbox.commands import main as outbox
 from shop_example.emails import emails
@@ -128,10 +125,7 @@ def warm_up() -> None:
     """Do once what every process would do first: load, compile and read files."""
     emails.render("email.order_confirmation", payload())
     importlib.import_module("outbox.commands.app")
-    transport._certificates()
-    anyio.run(anyio.lowlevel.checkpoint)
-    for name in ("connect_tcp", "fail_after", "Lock", "Event", "Semaphore", "CancelScope"):
-        getattr(anyio, name)
+    transport.certificates()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,264 @@
+"""The connection that ships: what is kept, what is not, and what is no answer to which request."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.email import line as line_module
+from consumers.email import transport as transport_module
+from consumers.email.transport import Received, Transport
+from outbox.outcome import Answer, Meaning
+from tests.consumers.email.conftest import Call, MakeGateway, Serve
+from tests.consumers.email.servers import ACCEPTED, MESSAGE_ID, http, says
+
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
+#: For localhost and 127.0.0.1, signed by itself; of no use anywhere else.
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+CHUNKED = (
+    b"HTTP/1.1 200 Said\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'9\r\n{"id":"49\r\n24\r\na3999c-0ce1-4ea6-ab68-afcd6dc2e794"}\r\n0\r\n\r\n'
+)
+OTHER = ACCEPTED.replace(MESSAGE_ID.encode(), MESSAGE_ID.replace("4", "5").encode())
+
+
+async def two_calls(make_gateway: MakeGateway, url: str) -> list[Answer]:
+    """One after the other, through one gateway."""
+    gateway = make_gateway(api_url=url)
+    return [
+        await gateway.call("k", b"{}", deadline_seconds=5, may_start=lambda: True) for _ in range(2)
+    ]
+
+
+# -- answers to nothing --------------------------------------------------------------------------
+
+
+async def test_a_second_answer_in_one_breath_answers_no_later_request(
+    make_gateway: MakeGateway, serve: Serve
+) -> None:
+    """Two answers to one request: the second is dropped with its connection."""
+    server = await serve(says(ACCEPTED + OTHER, ACCEPTED))
+    answers = await two_calls(make_gateway, server.url)
+    assert [answer.message_id for answer in answers] == [MESSAGE_ID] * 2
+    assert (len(server.requests), server.connections) == (2, 2)
+
+
+async def test_an_answer_to_nobody_answers_no_later_request(
+    make_gateway: MakeGateway, serve: Serve
+) -> None:
+    """It comes while the connection is at rest: the next request goes over another one."""
+    first: list[Writer] = []
+
+    async def answers(reader: Reader, writer: Writer, request: bytes) -> None:
+        first.append(writer)
+        await says(ACCEPTED)(reader, writer, request)
+
+    server = await serve(answers)
+    gateway = make_gateway(api_url=server.url)
+
+    async def call() -> str | None:
+        answer = await gateway.call("k", b"{}", deadline_seconds=5, may_start=lambda: True)
+        return answer.message_id
+
+    assert await call() == MESSAGE_ID
+    first[0].write(OTHER)
+    await first[0].drain()
+    assert await call() == MESSAGE_ID
+    assert server.connections == 2
+
+
+async def test_a_head_without_end_is_no_answer(call: Call, serve: Serve) -> None:
+    """More of it than any provider sends ends the call, not the memory."""
+
+    async def endless(_: Reader, writer: Writer, __: bytes) -> None:
+        writer.write(b"HTTP/1.1 200 Said\r\n")
+        while True:
+            writer.write(b"X: " + b"x" * 1000 + b"\r\n")
+            await writer.drain()
+
+    server = await serve(endless)
+    answer = await call(server.url, deadline_seconds=60)
+    assert (answer.meaning, answer.reason) == (Meaning.FAILED, "remote_protocol_error")
+
+
+# -- how long an answer is -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CHUNKED,
+        b"HTTP/1.1 200 Said\r\nConnection: close\r\n\r\n" + ACCEPTED.partition(b"\r\n\r\n")[2],
+        b"HTTP/1.0 200 Said\r\n\r\n" + ACCEPTED.partition(b"\r\n\r\n")[2],
+    ],
+    ids=["chunked", "until it closes", "HTTP 1.0"],
+)
+async def test_each_way_to_say_its_length_is_read(call: Call, serve: Serve, answer: bytes) -> None:
+    """Chunks, or the end of the connection."""
+    closes = b"chunked" not in answer
+    server = await serve(says(answer, then_close=closes))
+    assert (await call(server.url)).message_id == MESSAGE_ID
+
+
+async def test_an_answer_in_single_bytes_is_read(call: Call, serve: Serve) -> None:
+    """Each in a packet of its own."""
+
+    async def drip(_: Reader, writer: Writer, __: bytes) -> None:
+        for byte in ACCEPTED:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    server = await serve(drip)
+    assert (await call(server.url)).message_id == MESSAGE_ID
+
+
+async def test_an_answer_that_comes_before_the_body_was_read_counts(
+    call: Call, serve: Serve
+) -> None:
+    """A server may refuse a large request by its head, and close."""
+
+    async def refuse(reader: Reader, writer: Writer, _: bytes) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(http(422, b'{"name":"validation_error"}'))
+        await writer.drain()
+        while await reader.read(2**16):
+            pass
+
+    server = await serve(refuse, reads_requests=False)
+    assert (await call(server.url, body=bytes(2**20))).meaning is Meaning.REFUSED
+
+
+# -- connections ---------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_rested_for_long_is_not_used_again(
+    make_gateway: MakeGateway, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may be about to close it."""
+    monkeypatch.setattr(line_module, "KEEPALIVE_SECONDS", 0.0)
+    server = await serve(says(ACCEPTED))
+    answers = await two_calls(make_gateway, server.url)
+    assert [answer.meaning for answer in answers] == [Meaning.ACCEPTED] * 2
+    assert server.connections == 2
+
+
+async def test_a_server_that_says_close_is_believed(
+    make_gateway: MakeGateway, serve: Serve
+) -> None:
+    """Also where it leaves the connection open."""
+    server = await serve(says(ACCEPTED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)))
+    answers = await two_calls(make_gateway, server.url)
+    assert [answer.meaning for answer in answers] == [Meaning.ACCEPTED] * 2
+    assert server.connections == 2
+
+
+async def test_a_connection_to_one_server_serves_no_other(serve: Serve) -> None:
+    """The same transport, another port."""
+    servers = [await serve(says(ACCEPTED)) for _ in range(2)]
+    transport = Transport()
+    for server in servers:
+        came = await transport.post(server.url, {}, b"", deadline_seconds=5, may_start=lambda: True)
+        assert isinstance(came, Received)
+    await transport.close()
+    assert [len(server.requests) for server in servers] == [1, 1]
+
+
+@pytest.fixture
+def silent_address() -> Iterator[tuple[str, int]]:
+    """An address that neither accepts nor refuses."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(listening.getsockname())
+        yield listening.getsockname()
+        for each in waiting:
+            each.close()
+
+
+@pytest.mark.parametrize("first", ["refuses", "is silent"])
+async def test_the_next_address_of_a_host_is_tried(
+    call: Call,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    silent_address: tuple[str, int],
+    first: str,
+) -> None:
+    """Where the first refuses, and where it is silent, which costs a quarter of a second only."""
+    server = await serve(says(ACCEPTED))
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refuses = closed.getsockname()
+
+    async def addresses(*_: object, **__: object) -> list[Any]:
+        bad = refuses if first == "refuses" else silent_address
+        kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+        return [(*kind, bad), (*kind, ("127.0.0.1", server.port))]
+
+    monkeypatch.setattr(line_module, "_addresses", addresses)
+    answer = await call(f"http://localhost:{server.port}")
+    assert answer.meaning is Meaning.ACCEPTED
+    assert (len(server.requests), server.connections) == (1, 1)
+
+
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def tls_port() -> Any:
+    """A server with a certificate that nobody has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(2)
+                writer.write(ACCEPTED)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
+async def test_two_calls_share_a_tls_connection(
+    make_gateway: MakeGateway, tls_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a certificate that is trusted (SSL_CERT_FILE)."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    transport_module.certificates.cache_clear()
+    answers = await two_calls(make_gateway, f"https://localhost:{tls_port}")
+    transport_module.certificates.cache_clear()
+    assert [answer.message_id for answer in answers] == [MESSAGE_ID] * 2
+
+
+async def test_a_certificate_that_nobody_trusts_is_never_sent_anything(
+    call: Call, tls_port: int
+) -> None:
+    """The real handshake fails before a byte of the request."""
+    answer = await call(f"https://localhost:{tls_port}", body=b"{}")
+    assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
+    assert answer.detail is not None
+    assert "certificate" in answer.detail.lower()
+
+
+async def test_a_certificate_of_another_name_is_never_sent_anything(
+    call: Call, tls_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trusted, but not for this host."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    transport_module.certificates.cache_clear()
+    answer = await call(f"https://127.0.0.2:{tls_port}", body=b"{}")
+    transport_module.certificates.cache_clear()
+    assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
