@@ -7,8 +7,8 @@ from typing import Final
 
 #: What the extra ``consumer`` brings; anything else that is missing is a fault of its own.
 _OF_THE_EXTRA: Final = frozenset({
-    "aiohappyeyeballs", "h11", "httpx", "jinja2", "psycopg", "pydantic", "pydantic_settings", "rich",
-    "typer",
+    "aiohappyeyeballs", "h11", "httpx", "jinja2", "psycopg", "pydantic", "pydantic_settings",
+    "rich", "typer",
 })  # fmt: skip
 
 
