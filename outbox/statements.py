@@ -7,7 +7,9 @@ from functools import cache
 from importlib.resources import files
 
 _COMMENT = re.compile(r"^[ \t]*--.*\n", re.MULTILINE)
-_INDENTATION = re.compile(r"\n\s*")
+#: No statement has a text with a line break in it, or with a blank inside a bracket.
+_INDENTATION = re.compile(r"(?<=\()\n\s*|\n\s*(?=\))")
+_LINES = re.compile(r"\n\s*")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -31,4 +33,5 @@ def psycopg(name: str) -> str:
     Without its indentation: of a query of more than 4,096 bytes psycopg 3.3 doesn't remember how it
     is read, and reads it anew each time.
     """
-    return _INDENTATION.sub(" ", _PARAMETER.sub(r"%(\1)b", text(name).replace("%", "%%")))
+    bare = _LINES.sub(" ", _INDENTATION.sub("", text(name)))
+    return _PARAMETER.sub(r"%(\1)b", bare.replace("%", "%%"))

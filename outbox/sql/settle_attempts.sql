@@ -57,20 +57,20 @@ WITH outcome AS (
     ORDER BY effect_key, accepted DESC, job_id
 ), written AS (
     UPDATE outbox.effect
-    SET state = chosen.effect_state,
+    SET state = effect_state,
         job_id = CASE WHEN accepted THEN chosen.job_id ELSE effect.job_id END,
         claim_version = CASE
             WHEN accepted THEN chosen.claim_version ELSE effect.claim_version
         END,
         attempted_by = CASE WHEN accepted THEN :claimed_by ELSE effect.attempted_by END,
-        open_since = CASE WHEN chosen.nothing_open THEN NULL ELSE effect.open_since END,
+        open_since = CASE WHEN nothing_open THEN NULL ELSE effect.open_since END,
         request = CASE WHEN live THEN effect.request END,
-        provider_message_id = coalesce(chosen.message_id, effect.provider_message_id),
+        provider_message_id = coalesce(message_id, effect.provider_message_id),
         settled_at = CASE WHEN NOT live THEN clock_timestamp() END,
         detail = coalesce(chosen.detail, chosen.reason)
     FROM chosen
     WHERE effect.effect_key = chosen.effect_key
-        AND effect.effect_key = ANY (ARRAY(SELECT chosen.effect_key FROM chosen))
+        AND effect.effect_key = ANY (ARRAY(SELECT effect_key FROM chosen))
     RETURNING number
 ), decided AS MATERIALIZED (
     SELECT
@@ -87,9 +87,9 @@ WITH outcome AS (
     DELETE FROM outbox.job
     USING decided
     WHERE job.id = decided.job_id
-        AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))
-        AND decided.job_action IN ('done', 'duplicate', 'dead', 'cancelled')
-    RETURNING job.*, decided.job_action, decided.reason, decided.detail
+        AND job.id = ANY (ARRAY(SELECT job_id FROM decided))
+        AND job_action IN ('done', 'duplicate', 'dead', 'cancelled')
+    RETURNING job.*, job_action, reason, detail
 ), ended AS (
     INSERT INTO outbox.ended_job (
         id, topic, priority, effect_key, payload, payload_fingerprint, ordering_key, max_attempts,
@@ -105,23 +105,23 @@ WITH outcome AS (
     SET claimed_by = NULL,
         claimed_at = NULL,
         lease_until = NULL,
-        attempts = job.attempts - CASE WHEN decided.refund THEN 1 ELSE 0 END,
-        waiting = CASE decided.job_action WHEN 'retry' THEN 'backoff' WHEN 'hold' THEN 'resolve' END,
+        attempts = job.attempts - CASE WHEN refund THEN 1 ELSE 0 END,
+        waiting = CASE job_action WHEN 'retry' THEN 'backoff' WHEN 'hold' THEN 'resolve' END,
         available_at = CASE
-            WHEN decided.job_action = 'retry'
-            THEN clock_timestamp() + decided.delay_seconds * interval '1 second'
+            WHEN job_action = 'retry'
+            THEN clock_timestamp() + delay_seconds * interval '1 second'
             ELSE job.available_at
         END,
-        position = CASE decided.job_action
+        position = CASE job_action
             WHEN 'give_back' THEN job.position
             WHEN 'retry_now' THEN nextval('outbox.job_position')
         END,
         retry_first = coalesce(decided.retry_first, job.retry_first),
-        last_error = coalesce(decided.reason, job.last_error)
+        last_error = coalesce(reason, job.last_error)
     FROM decided
     WHERE job.id = decided.job_id
-        AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))
-        AND decided.job_action IN ('retry', 'retry_now', 'hold', 'give_back')
+        AND job.id = ANY (ARRAY(SELECT job_id FROM decided))
+        AND job_action IN ('retry', 'retry_now', 'hold', 'give_back')
 )
 SELECT
     number,

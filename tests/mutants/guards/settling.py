@@ -94,20 +94,20 @@ SETTLING = [
         "whoever settles is the consumer of record": Edit(
             "WHEN accepted THEN :claimed_by", "WHEN true THEN :claimed_by"
         ),
-        "nothing is open any more": Edit("WHEN chosen.nothing_open THEN NULL", "WHEN true THEN NULL"),
-        "it stays open": Edit("WHEN chosen.nothing_open THEN NULL", "WHEN false THEN NULL"),
+        "nothing is open any more": Edit("WHEN nothing_open THEN NULL", "WHEN true THEN NULL"),
+        "it stays open": Edit("WHEN nothing_open THEN NULL", "WHEN false THEN NULL"),
         "the request of an open one goes": Edit("effect_state IN ('open', 'held') AS live", "effect_state = 'held' AS live"),
         "the request of a held one goes": Edit("effect_state IN ('open', 'held') AS live", "effect_state = 'open' AS live"),
         "the request stays": Edit("CASE WHEN live THEN effect.request END", "effect.request"),
         "an id that was known is lost": Edit(
-            "coalesce(chosen.message_id, effect.provider_message_id)", "chosen.message_id"
+            "coalesce(message_id, effect.provider_message_id)", "message_id"
         ),
         "settled while it is open or held": Edit("CASE WHEN NOT live THEN clock_timestamp() END", "clock_timestamp()"),
         "settled at its transaction's start": Edit("NOT live THEN clock_timestamp()", "NOT live THEN now()"),
         "no detail, no reason": Edit("coalesce(chosen.detail, chosen.reason)", "chosen.detail"),
         "every effect": Edit("WHERE effect.effect_key = chosen.effect_key AND", "WHERE"),
         "looks through the ledger": same(BY_INDEX,
-            "AND effect.effect_key = ANY (ARRAY(SELECT chosen.effect_key FROM chosen))", ""
+            "AND effect.effect_key = ANY (ARRAY(SELECT effect_key FROM chosen))", ""
         ),
         "what has moved on is not asked again": Edit(
             "WHEN moved.on_ THEN 'retry_now'", "WHEN false THEN 'retry_now'"
@@ -123,32 +123,32 @@ SETTLING = [
         "an untouched effect has moved on": Edit("SELECT effect_state IS NOT NULL AND", "SELECT"),
         "a written effect has moved on": Edit("AND number NOT IN (TABLE written) AS on_", "AS on_"),
         "every job is removed": same(ONE_CHANGE,
-            "AND decided.job_action IN ('done', 'duplicate', 'dead', 'cancelled')", ""
+            "AND job_action IN ('done', 'duplicate', 'dead', 'cancelled')", ""
         ),
         "others' jobs are removed": Edit(
-            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))"
-            " AND decided.job_action IN ('done'",
-            "job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('done'",
+            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT job_id FROM decided))"
+            " AND job_action IN ('done'",
+            "job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('done'",
         ),
         "looks through all jobs for one to remove": same(BY_INDEX,
-            "AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('done'",
-            "AND decided.job_action IN ('done'",
+            "AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('done'",
+            "AND job_action IN ('done'",
         ),
         "looks through all jobs for one to keep": same(BY_INDEX,
-            "AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('retry'",
-            "AND decided.job_action IN ('retry'",
+            "AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('retry'",
+            "AND job_action IN ('retry'",
         ),
         "a delivered job ends twice": Edit("WHERE job_action <> 'done'", ""),
         "every attempt is given back": Edit(
-            "CASE WHEN decided.refund THEN 1 ELSE 0 END", "1"
+            "CASE WHEN refund THEN 1 ELSE 0 END", "1"
         ),
-        "no attempt is given back": Edit("CASE WHEN decided.refund THEN 1 ELSE 0 END", "0"),
+        "no attempt is given back": Edit("CASE WHEN refund THEN 1 ELSE 0 END", "0"),
         "a retry does not wait": Edit("WHEN 'retry' THEN 'backoff'", ""),
         "a held job does not wait": Edit("WHEN 'hold' THEN 'resolve'", ""),
-        "a retry is due at once": Edit("clock_timestamp() + decided.delay_seconds", "clock_timestamp() + 0 * decided.delay_seconds"),
-        "a retry is due from its transaction's start": Edit("clock_timestamp() + decided.delay_seconds", "now() + decided.delay_seconds"),
+        "a retry is due at once": Edit("clock_timestamp() + delay_seconds", "clock_timestamp() + 0 * delay_seconds"),
+        "a retry is due from its transaction's start": Edit("clock_timestamp() + delay_seconds", "now() + delay_seconds"),
         "any outcome sets the time": Edit(
-            "CASE WHEN decided.job_action = 'retry' THEN clock_timestamp()",
+            "CASE WHEN job_action = 'retry' THEN clock_timestamp()",
             "CASE WHEN true THEN clock_timestamp()",
         ),
         "what is given back goes to the end": Edit(
@@ -160,14 +160,14 @@ SETTLING = [
         "a job forgets that it goes first": Edit(
             "coalesce(decided.retry_first, job.retry_first)", "coalesce(decided.retry_first, false)"
         ),
-        "a job forgets its error": Edit("coalesce(decided.reason, job.last_error)", "decided.reason"),
+        "a job forgets its error": Edit("coalesce(reason, job.last_error)", "reason"),
         "an ended job is kept": Edit(
-            "decided.job_action IN ('retry', 'retry_now', 'hold', 'give_back')", "true"
+            "job_action IN ('retry', 'retry_now', 'hold', 'give_back')", "true"
         ),
         "others' jobs are kept": Edit(
-            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT decided.job_id FROM decided))"
-            " AND decided.job_action IN ('retry'",
-            "job.id = ANY (ARRAY(SELECT decided.job_id FROM decided)) AND decided.job_action IN ('retry'",
+            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT job_id FROM decided))"
+            " AND job_action IN ('retry'",
+            "job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('retry'",
         ),
         "the claim stays": Edit(
             "claimed_by = NULL, claimed_at = NULL, lease_until = NULL,",
