@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from benchmarks import bare, mailing, without_sniffio
+from benchmarks import bare, mailing
 from benchmarks.crew import Worker, crew
 from benchmarks.oracle import exactly_once
 from benchmarks.provider import Provider, provider
@@ -30,7 +30,6 @@ def run(server: Server, *, full: bool) -> Iterator[Line]:
             crew(bare.transport, (*to, body)) as (transport,),
             crew(bare.rendering_transport, (*to, payloads)) as (rendering,),
             crew(bare.plain_client, (*to, body)) as (plain,),
-            crew(without_sniffio.plain_client, (*to, body)) as (as_installed,),
         ):
             rates = in_turns(
                 {
@@ -38,9 +37,6 @@ def run(server: Server, *, full: bool) -> Iterator[Line]:
                     "bare transport": lambda: _bare(transport, there, count),
                     "bare transport that renders": lambda: _bare(rendering, there, count),
                     "plain httpx client": lambda: _bare(plain, there, plain_count),
-                    "plain httpx client, as pip installs it": lambda: _bare(
-                        as_installed, there, plain_count
-                    ),
                 },
                 rounds,
             )
@@ -55,8 +51,6 @@ def run(server: Server, *, full: bool) -> Iterator[Line]:
             if name != _CONSUMER
         },
         settings={"concurrency": CONCURRENCY, "request_bytes": len(body), "rounds": rounds},
-        words="the plain client has sniffio, which the consumer installs for httpcore; as pip "
-        "installs it, it has none",
     )
 
 

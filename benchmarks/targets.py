@@ -112,10 +112,6 @@ TARGETS = (
         "the same / one plain httpx client",
         "email", "50 in flight", "consumer / plain httpx client", at_least=4,
     ),
-    Target(
-        "the same / one plain httpx client, as pip installs it",
-        "email", "50 in flight", "consumer / plain httpx client, as pip installs it", at_least=4,
-    ),
     Target("commit to arrival, idle, p50, ms", "latency", "commit of", "p50", at_most=4),
     Target("commit to arrival, idle, p99, ms", "latency", "commit of", "p99", at_most=20),
     Target(

@@ -47,15 +47,7 @@ _LEASE_MARGIN_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    ready: int
-    running: int
-    backing_off: int
-    due: int
-    in_line: int
-
-    @property
-    def any(self) -> bool:
-        return any((self.ready, self.running, self.backing_off, self.due, self.in_line))
+    found: bool
 
 
 class Consumer:
@@ -317,9 +309,9 @@ class Consumer:
         if self._tasks:
             return None
         rows = await self._connections["claim"].fetch(
-            _Pending, "count_pending_jobs", topics=sorted(self._gateway.topics)
+            _Pending, "find_pending_job", topics=sorted(self._gateway.topics)
         )
-        if not rows[0].any:
+        if not rows[0].found:
             return 0
         return None if self._lane.paused is None else 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from benchmarks import bare, byhand, consuming, jobs, mailing, pgbench, without_sniffio
+from benchmarks import bare, byhand, consuming, jobs, mailing, pgbench
 from benchmarks.crew import crew
 from benchmarks.oracle import exactly_once
 from benchmarks.provider import provider
@@ -63,7 +63,7 @@ def test_by_the_e_mail_consumer_over_http(
 def test_the_bare_loops_send_each_request_once(
     connection: psycopg.Connection, database_url: str
 ) -> None:
-    """That of the transport, with a body and with rendering, and those of the plain client."""
+    """That of the transport, with a body and with rendering, and that of the plain client."""
     mailing.fill(connection, JOBS)
     payloads = mailing.payloads(connection)
     body = bare.rendered(payloads)(0)
@@ -72,7 +72,6 @@ def test_the_bare_loops_send_each_request_once(
             (bare.transport, body),
             (bare.rendering_transport, payloads),
             (bare.plain_client, body),
-            (without_sniffio.plain_client, body),
         ):
             with crew(loop, (there.url, 20, given)) as (worker,):
                 worker.tell(JOBS)

@@ -48,7 +48,7 @@ CALL = ("connect#1", "send#1", "receive#1")
 FIRST_TRY = ("open begin", "begin_effects#1", *CALL, "open settle", "settle_attempts#1")
 NEXT_TRY = ("begin_effects#2", "read_effects#1", "reopen_effects#1")
 CALL_AGAIN = ("send#2", "receive#2", "settle_attempts#2")
-END = ("count_pending_jobs", "forget_consumer")
+END = ("find_pending_job", "forget_consumer")
 OF_ITS_OWN = ", of its own#"
 
 _WAY = ("claim_jobs#1", *FIRST_TRY)

@@ -109,8 +109,8 @@ BUFFERS_PER_JOB_MAX = 60
 #: All that a consumer runs while it works, and what an enqueue runs.
 HOT = (
     "begin_effects", "claim_crashed_job", "claim_jobs", "extend_leases", "find_crashed_job",
-    "insert_job", "list_lanes", "promote_due_jobs", "read_effects", "release_held_jobs",
-    "release_ordered_jobs", "reopen_effects", "settle_attempts",
+    "find_pending_job", "insert_job", "list_lanes", "promote_due_jobs", "read_effects",
+    "release_held_jobs", "release_ordered_jobs", "reopen_effects", "settle_attempts",
 )  # fmt: skip
 
 

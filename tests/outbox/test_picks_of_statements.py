@@ -466,3 +466,58 @@ def test_a_second_note_replaces_the_first(scene: Scene) -> None:
         "SELECT topics, seen_until > now() + interval '59 minutes', sleeps_until"
         " FROM outbox.consumer"
     ) == [(["other"], True, None)]
+
+
+# -- draining ------------------------------------------------------------------------------------
+
+
+def pending(scene: Scene, topic: str = TOPIC) -> bool:
+    """Whether a drain of this topic still waits for something."""
+    (row,) = scene.run("find_pending_job", topics=["none", topic])
+    return bool(row["found"])
+
+
+def test_a_drain_waits_for_what_is_ready_or_running(scene: Scene) -> None:
+    """Of its own topics."""
+    assert not pending(scene)
+    scene.enqueue("k")
+    assert pending(scene)
+    scene.claim()
+    assert pending(scene)
+    assert not pending(scene, "other")
+
+
+def test_a_drain_waits_for_a_next_try_and_for_what_is_due(scene: Scene) -> None:
+    """Whenever the try comes; but not for what is scheduled for later."""
+    scene.backing_off("k", reached=True)
+    assert pending(scene)
+    assert not pending(scene, "other")
+    scene.sql("UPDATE outbox.job SET waiting = 'schedule'")
+    assert not pending(scene)
+    scene.sql("UPDATE outbox.job SET available_at = clock_timestamp()")
+    assert pending(scene)
+    assert not pending(scene, "other")
+
+
+def test_a_drain_waits_for_nothing_that_a_person_has_to_decide(scene: Scene) -> None:
+    """It would wait for ever."""
+    scene.held("k")
+    assert not pending(scene)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "waits"),
+    [("ready", True), ("backoff", True), ("schedule", False), ("resolve", False)],
+)
+def test_a_drain_waits_for_a_line_that_moves(scene: Scene, ahead: str, waits: bool) -> None:
+    """Not for one behind a job that waits for a later time or for a person."""
+    first = scene.enqueue("k1", ordering_key="k")
+    scene.enqueue("k2", ordering_key="k")
+    scene.run("release_ordered_jobs", limit=1)
+    if ahead != "ready":
+        scene.sql(
+            "UPDATE outbox.job SET position = NULL, waiting = %s,"
+            " available_at = clock_timestamp() + interval '1 hour' WHERE id = %s", ahead, first,
+        )  # fmt: skip
+    assert pending(scene) is waits
+    assert not pending(scene, "other")

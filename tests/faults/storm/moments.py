@@ -36,7 +36,7 @@ OTHER_STATEMENTS = (
     "list_lanes",
     "find_crashed_job",
     "extend_leases",
-    "count_pending_jobs",
+    "find_pending_job",
     "forget_consumer",
 )
 #: The consumer's connections, as PostgreSQL sees them: ``outbox claim HOST:PID:...``.
