@@ -18,6 +18,12 @@ DEPTH_MAX = 64
 #: Far beyond any amount of money; bounded since Python refuses to print ints of 4,300 digits.
 INTEGER_BITS_MAX = 4096
 
+_FORM: dict[str, Any] = {
+    "ensure_ascii": False, "allow_nan": False, "separators": (",", ":"), "default": dict,
+}  # fmt: skip
+_text = json.JSONEncoder(**_FORM).encode
+_canonical = json.JSONEncoder(**_FORM, sort_keys=True).encode
+
 _REMEDIES = {
     "Decimal": "pass str(value), which stays exact",
     "datetime": "pass value.isoformat()",
@@ -40,17 +46,7 @@ def encode(payload: Mapping[str, Any]) -> tuple[str, bytes]:
         raise InvalidJob("payload", f"must be a mapping, not {type(payload).__name__}")
     _Check().value(payload, "payload", 0)
     try:
-        text = json.dumps(
-            payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict
-        )
-        canonical = json.dumps(
-            payload,
-            ensure_ascii=False,
-            allow_nan=False,
-            separators=(",", ":"),
-            sort_keys=True,
-            default=dict,
-        )
+        text, canonical = _text(payload), _canonical(payload)
     except (TypeError, ValueError) as error:
         raise InvalidJob("payload", f"can't be written as JSON ({error})") from None
     if (size := len(text.encode())) > PAYLOAD_BYTES_MAX:

@@ -34,9 +34,9 @@ QUEUE = [
         ),
         "always notifies": Edit("WHEN CAST(:notify AS boolean) AND", "WHEN"),
         "never notifies": Edit("WHEN CAST(:notify AS boolean) AND", "WHEN NOT CAST(:notify AS boolean) AND"),
-        "a later job notifies": Edit("AND enqueued.waiting IS DISTINCT FROM 'schedule'", ""),
+        "a later job notifies": Edit("AND job.waiting IS DISTINCT FROM 'schedule'", ""),
         "a ready job does not notify": Edit(
-            "enqueued.waiting IS DISTINCT FROM 'schedule'", "enqueued.waiting <> 'schedule'"
+            "job.waiting IS DISTINCT FROM 'schedule'", "job.waiting <> 'schedule'"
         ),
         "notifies though nobody is there": Edit("AND EXISTS ( SELECT 1 FROM outbox.consumer", "AND NOT EXISTS ( SELECT 1 FROM outbox.consumer"),
         "notifies whoever is awake": Edit("consumer.sleeps_until > clock_timestamp() AND", ""),
@@ -49,7 +49,7 @@ QUEUE = [
         "asleep till this moment": same(
             ONE_INSTANT, "sleeps_until > clock_timestamp()", "sleeps_until >= clock_timestamp()"
         ),
-        "notifies for other topics": Edit("AND enqueued.topic = ANY (consumer.topics)", ""),
+        "notifies for other topics": Edit("AND job.topic = ANY (consumer.topics)", ""),
     }),
     *of_sql("promote_due_jobs", {
         "every waiting job": Edit("job.waiting IN ('schedule', 'backoff')", "job.waiting IS NOT NULL"),
