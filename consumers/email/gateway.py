@@ -116,8 +116,10 @@ class EmailGateway:
             may_start=may_start,
         )
         if isinstance(came, Broken):
-            return _without_secret(_unanswered(came), api_key)
-        answer = self._provider.classify(came.status, came.headers, came.body)
+            return _unanswered(came, api_key)
+        # An error's words are cut to their length, and of half a key nobody would know what it was.
+        said = came.body if came.status < 300 else _masked(came.body, api_key)
+        answer = self._provider.classify(came.status, came.headers, said)
         return _without_secret(answer, api_key)
 
     async def close(self) -> None:
@@ -151,10 +153,15 @@ class EmailGateway:
         return Request(wire_key, body, party)
 
 
-def _unanswered(broken: Broken) -> Answer:
+def _unanswered(broken: Broken, api_key: str) -> Answer:
     meaning = Meaning.FAILED if broken.may_have_left else Meaning.UNREACHED
-    detail = presentable(broken.detail or "", _DETAIL_CHARACTERS) or None
-    return Answer(meaning, broken.reason, detail=detail)
+    # The key goes before anything is cut, as above.
+    answer = _without_secret(Answer(meaning, broken.reason, detail=broken.detail), api_key)
+    return replace(answer, detail=presentable(answer.detail or "", _DETAIL_CHARACTERS) or None)
+
+
+def _masked(body: bytes, api_key: str) -> bytes:
+    return re.sub(re.escape(api_key.encode()), b"***", body, flags=re.IGNORECASE)
 
 
 def _without_secret(answer: Answer, api_key: str) -> Answer:

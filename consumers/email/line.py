@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Final, cast
 
 import h11
@@ -28,6 +29,8 @@ CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 #: More of a head than any provider sends.
 _HEAD_BYTES_MAX: Final = 64 * 1024
+#: 100 and 103 come once or twice.
+_INFORMATIONAL_MAX: Final = 16
 _PORTS: Final = {"http": 80, "https": 443}
 #: Scheme, host and port.
 _Origin = tuple[str, str, int]
@@ -46,7 +49,7 @@ class Line(httpx.AsyncBaseTransport):
         httpx.ReadError, httpx.RemoteProtocolError: the request may have arrived.
     """
 
-    def __init__(self, certificates: ssl.SSLContext) -> None:
+    def __init__(self, certificates: Callable[[], ssl.SSLContext]) -> None:
         self._certificates = certificates
         self._wire: Wire | None = None
         self._origin: _Origin | None = None
@@ -79,19 +82,19 @@ class Line(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(str(error)) from error
 
     async def _connected(self, url: httpx.URL) -> Wire:
-        _, host, port = _origin(url)
-        addresses = await _addresses(host, port)
-        reached = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
-        secure = url.scheme == "https"
+        scheme, host, port = _origin(url)
+        tls = self._certificates() if scheme == "https" else None
+        reached = await _reached(await _addresses(host, port))
+        wire = Wire()
         try:
-            _, wire = await asyncio.get_running_loop().create_connection(
-                Wire,
-                sock=reached,
-                ssl=self._certificates if secure else None,
-                server_hostname=host if secure else None,
+            await asyncio.get_running_loop().create_connection(
+                lambda: wire, sock=reached, ssl=tls, server_hostname=host if tls else None
             )
         except BaseException:
-            reached.close()
+            # First what may stand on the socket: its descriptor is somebody else's a moment later.
+            wire.abort()
+            with suppress(OSError):
+                reached.close()
             raise
         return wire
 
@@ -105,6 +108,21 @@ async def _addresses(host: str, port: int) -> Sequence[AddrInfoType]:
     return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
+async def _reached(addresses: Sequence[AddrInfoType]) -> socket.socket:
+    """Connect to the first that answers.
+
+    A cancellation that comes while the losers of this race are stopped is taken for theirs.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 -- this is a coroutine
+    before = task.cancelling()
+    reached = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+    if task.cancelling() > before:
+        reached.close()
+        raise asyncio.CancelledError
+    return reached
+
+
 class Wire(asyncio.Protocol):
     """The socket on one side, h11 on the other."""
 
@@ -113,6 +131,7 @@ class Wire(asyncio.Protocol):
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
         self._something: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
         self._error: Exception | None = None
         self._ended = False
         self._idle_since: float | None = None
@@ -125,7 +144,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._idle_since is not None:
-            self._transport.abort()  # It speaks unasked.
+            self.abort()  # It speaks unasked.
             return
         self._http.receive_data(data)
         self._wake()
@@ -165,14 +184,25 @@ class Wire(asyncio.Protocol):
 
     @property
     def _is_gone(self) -> bool:
-        return self._ended or self._closed.done() or self._transport.is_closing()
+        return self._ended or self._closed.done() or self._open.is_closing()
+
+    @property
+    def _open(self) -> asyncio.Transport:
+        assert self._transport is not None  # noqa: S101 -- set when the connection stands
+        return self._transport
 
     @property
     def _has_something_to_read(self) -> bool:
         """A close that has arrived, which the event loop has not come to see yet."""
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        poll.register(self._open.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(poll.poll(0))
+
+    @property
+    def _has_spoken(self) -> bool:
+        """Whether anything came before the request; in TLS, tickets may wait in the socket."""
+        plain = self._open.get_extra_info("ssl_object") is None
+        return bool(self._http.trailing_data[0]) or (plain and self._has_something_to_read)
 
     def send(self, request: httpx.Request, before_first_byte: Callable[[], None]) -> None:
         """Write a request, all of it or nothing."""
@@ -185,33 +215,35 @@ class Wire(asyncio.Protocol):
             written = b"".join(self._http.send(part) or b"" for part in parts)
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
-        if self._is_gone:
-            raise httpx.ConnectError("the server closed the connection before the request")
+        if self._is_gone or self._has_spoken:
+            raise httpx.ConnectError("the server closed or answered before the request")
         before_first_byte()
-        self._transport.write(written)
+        self._open.write(written)
 
     async def head(self) -> h11.Response:
         """Wait for status and headers; informational ones are passed over."""
-        while True:
+        for _ in range(_INFORMATIONAL_MAX):
             event = await self._event()
             if isinstance(event, h11.Response):
                 return event
-            if not isinstance(event, h11.InformationalResponse):
-                raise httpx.RemoteProtocolError(
-                    "the server closed the connection without an answer"
-                )
+        raise httpx.RemoteProtocolError(f"more than {_INFORMATIONAL_MAX} informational answers")
 
     async def body(self) -> AsyncIterator[bytes]:
         """Read the body; at its end the connection may be used again."""
         while isinstance(event := await self._event(), h11.Data):
             yield bytes(event.data)
         whole = self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
-        if whole and not self._http.trailing_data[0]:
+        sent = self._open.get_write_buffer_size() == 0
+        if whole and sent and not self._http.trailing_data[0]:
             self._http.start_next_cycle()
             self._idle_since = self._loop.time()
+        else:
+            self.abort()
 
     async def _event(self) -> h11.Event:
         while True:
+            if self._ended and not self._begun:
+                raise httpx.RemoteProtocolError("the server closed without an answer")
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
@@ -228,9 +260,20 @@ class Wire(asyncio.Protocol):
         self._something = self._loop.create_future()
         await self._something
 
+    @property
+    def _begun(self) -> bool:
+        """Whether anything of an answer has come."""
+        waits = self._http.their_state is h11.SEND_RESPONSE
+        return not waits or bool(self._http.trailing_data[0])
+
+    def abort(self) -> None:
+        """Close it in the next turn of the loop, without a word to the other side."""
+        if self._transport is not None:
+            self._transport.abort()
+
     async def close(self) -> None:
-        """Close it, without waiting for the other side."""
-        self._transport.abort()
+        """The same, and wait for it."""
+        self.abort()
         await self._closed
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from outbox.gateway import Unrenderable
-
-_log = logging.getLogger(__name__)
 
 #: Tells a worker to end.
 END: Final = None
@@ -33,10 +30,10 @@ class Render:
             self._value = self._work()
         except Unrenderable as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 -- handed to whoever waits
-            self._error = _unrenderable(error)
-        except (SystemExit, GeneratorExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-            self._error = _unrenderable(error)
+        except _Stopped:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- handed to whoever waits
+            self._error = Unrenderable(f"rendering raised {type(error).__name__}")
 
     def deliver(self) -> None:
         """Settle the future, on the loop's thread."""
@@ -46,10 +43,6 @@ class Render:
             self.result.set_result(self._value)
         else:
             self.result.set_exception(self._error)
-
-
-def _unrenderable(error: BaseException) -> Unrenderable:
-    return Unrenderable(f"rendering raised {type(error).__name__}")
 
 
 Line = SimpleQueue[Render | None]
@@ -95,6 +88,9 @@ class Worker:
 
     def stop(self, render: Render) -> bool:
         """End it at its next step in Python, if it is at this render still; say whether it was."""
+        # Once: whoever is stopped already may hold the lock when it dies, or another one's name.
+        if self._render is not render or self._stopped:
+            return False
         with self._lock:
             if self._render is not render or self._thread.ident is None:
                 return False
@@ -115,7 +111,7 @@ class Worker:
                 for _ in range(1000):
                     pass
         except _Stopped:
-            _log.warning("a rendering that took too long has been stopped")
+            return
 
     def _is_over(self) -> bool:
         """Nobody stops it from here on, neither while it hands over nor in another render; say

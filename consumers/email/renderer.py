@@ -8,6 +8,7 @@ there and back costs as much as the render of two small templates.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Final, TypeVar
 from consumers.email.render_worker import END, Line, Render, Worker
 from outbox.gateway import Unrenderable
 
+_log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 #: A render takes about a millisecond; one that takes this long loops.
@@ -58,7 +60,7 @@ class Renderer:
         self._awaited += 1
         self._line.put(render)
         if not self._serving:
-            self._hire(loop)
+            self._hire(1, loop)
         if self._watch is None:
             self._watch = loop.call_later(self._look_seconds, self._look, loop)
         try:
@@ -76,7 +78,17 @@ class Renderer:
         for _ in self._serving + self._slow:
             self._line.put(END)
 
-    def _hire(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _hire(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Hire workers for what waits in the line; where no thread can be started now, the next
+        look tries again.
+        """
+        try:
+            for _ in range(min(count, self._line.qsize())):
+                self._hire_one(loop)
+        except RuntimeError as error:
+            _log.error("no thread for rendering: %s; trying again", error)
+
+    def _hire_one(self, loop: asyncio.AbstractEventLoop) -> None:
         def done(render: Render) -> None:
             self._done.append(render)
             if not self._handing_back:
@@ -109,24 +121,29 @@ class Renderer:
         Looks are counted, not seconds: while the whole process is stopped there are none, and no
         render is given up for that.
         """
-        self._slow = [worker for worker in self._slow if not worker.ended]
+        self._watch = None
+        if self._awaited:
+            self._watch = loop.call_later(self._look_seconds, self._look, loop)
         for worker in self._serving + self._slow:
-            render = worker.look()
-            if render is not None and worker.looks * self._look_seconds > self._seconds_max:
-                self._give_up(render, loop)
+            self._judge(worker, loop)
+        self._slow = [worker for worker in self._slow if not worker.ended]
         slow = [worker for worker in self._serving if worker.looks >= 2]
         for worker in slow:
             worker.retire()
             self._leave(worker)
             self._slow.append(worker)
-        self._replace(min(2 * len(slow), _AT_ONCE), loop)
-        self._watch = None
-        if self._awaited:
-            self._watch = loop.call_later(self._look_seconds, self._look, loop)
+        self._hire(min(2 * len(slow), _AT_ONCE) or int(not self._serving), loop)
 
-    def _give_up(self, render: Render, loop: asyncio.AbstractEventLoop) -> None:
-        self._stop(render, loop)
-        if not render.result.done():
+    def _judge(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        ended, render = worker.ended, worker.look()
+        if ended:
+            self._leave(worker)
+        if render is None or render.result.done():
+            return
+        if ended:
+            render.result.set_exception(Unrenderable("the thread of its rendering ended"))
+        elif worker.looks * self._look_seconds > self._seconds_max:
+            self._stop(render, loop)
             reason = f"rendering took longer than {self._seconds_max:g} s"
             render.result.set_exception(Unrenderable(reason))
 
@@ -134,13 +151,11 @@ class Renderer:
         """Stop a worker that is at this render; where it served the line, another one does."""
         for worker in self._serving + self._slow:
             if worker.stop(render):
-                self._replace(int(self._leave(worker)), loop)
+                # Not on its own thread, which would take a lock of the logging with it.
+                _log.warning("a rendering that took too long is stopped")
+                if self._leave(worker):
+                    self._hire(1, loop)
                 return
-
-    def _replace(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Hire workers for what waits in the line; for what comes later, ``run`` does."""
-        for _ in range(min(count, self._line.qsize())):
-            self._hire(loop)
 
     def _leave(self, worker: Worker) -> bool:
         """Take a worker from those that serve the line; say whether it was one of them."""

@@ -65,7 +65,7 @@ class Transport:
     """
 
     def __init__(self, make_line: Callable[[], httpx.AsyncBaseTransport] | None = None) -> None:
-        self._make_line = make_line or (lambda: Line(certificates()))
+        self._make_line = make_line or (lambda: Line(certificates))
         self._idle: list[httpx.AsyncBaseTransport] = []
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -83,6 +83,8 @@ class Transport:
         ``may_start`` is asked before connecting and again immediately before the first byte.
         Raises nothing that the outside causes; ``asyncio.CancelledError`` passes through.
         """
+        if deadline_seconds <= 0:
+            return Broken("deadline", may_have_left=False)
         if not may_start():
             return Broken("not_started", may_have_left=False)
         line = self._idle.pop() if self._idle else self._make_line()
@@ -187,7 +189,7 @@ class _Call:
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """Those that the system trusts. Reading them takes about 50 ms: once per process."""
+    """Those that httpx trusts. Reading them takes about 50 ms: once per process."""
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -8,10 +8,15 @@ WITH due AS MATERIALIZED (
     ORDER BY job.available_at
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
+), placed AS MATERIALIZED (
+    -- Here, so that the places follow the times and not the order in which rows are found.
+    SELECT due.id, nextval('outbox.job_position') AS place FROM due
 )
 UPDATE outbox.job
 SET waiting = NULL,
-    position = nextval('outbox.job_position')
+    position = placed.place
         - CASE WHEN job.retry_first THEN 4611686018427387904 ELSE 0 END
-WHERE job.id = ANY (ARRAY(SELECT due.id FROM due))
+FROM placed
+WHERE job.id = placed.id
+    AND job.id = ANY (ARRAY(SELECT due.id FROM due))
 RETURNING job.topic

@@ -371,8 +371,8 @@ def ready(scene: Scene) -> list[str]:
 def test_those_whose_time_has_come_are_promoted_in_its_order(scene: Scene, indexes: str) -> None:
     """Scheduled and backing off; neither those to come nor those that wait for something else."""
     plan_with(scene, indexes)
-    wait(scene, "schedule", {"second": -2, "later": 1})
-    wait(scene, "backoff", {"third": -1, "first": -3, "much-later": 2})
+    wait(scene, "schedule", {"third": -1, "later": 1})
+    wait(scene, "backoff", {"second": -2, "first": -3, "much-later": 2})
     wait(scene, "resolve", {"held": -1})
     wait(scene, "order", {"blocked": -1})
     assert len(scene.run("promote_due_jobs", limit=1)) == 1

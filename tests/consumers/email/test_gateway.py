@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import Any
 
 import httpx
@@ -233,6 +234,27 @@ async def test_a_server_that_echoes_the_key_brings_it_nowhere(
     gateway = make_gateway(api_url=URL, transport=through(router))
     answer = await gateway.call("email-1", b"{}", deadline_seconds=5, may_start=lambda: True)
     assert API_KEY.lower() not in repr(answer).lower()
+
+
+@pytest.mark.parametrize("before", range(480, 505, 4))
+async def test_no_part_of_an_echoed_key_is_left_where_words_are_cut(
+    make_gateway: MakeGateway, before: int
+) -> None:
+    """The key is taken out before the words are cut, wherever it begins."""
+    words = "x" * before + API_KEY
+
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise httpx.RemoteProtocolError(words, request=request)
+
+    def refused(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(422, json={"name": "validation_error", "message": words})
+
+    for handler in (broken, refused):
+        through_it = Transport(partial(httpx.MockTransport, handler))
+        gateway = make_gateway(api_url=URL, transport=through_it)
+        answer = await gateway.call("email-1", b"{}", deadline_seconds=5, may_start=lambda: True)
+        assert answer.detail is not None
+        assert API_KEY[:4] not in answer.detail
 
 
 async def test_an_id_is_kept_though_it_contains_a_tests_short_key(

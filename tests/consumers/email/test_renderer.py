@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from consumers.email import render_worker
 from consumers.email.renderer import Renderer
 from outbox.gateway import Unrenderable
 from tests.waiting import aeventually, eventually
@@ -148,9 +149,13 @@ async def test_the_reason_of_an_unrenderable_payload_passes_through(renderer: Re
         await renderer.run(work)
 
 
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
 @pytest.mark.parametrize(
     "kind", [KeyError, MemoryError, StopIteration, SystemExit, GeneratorExit, KeyboardInterrupt,
-             asyncio.CancelledError],
+             asyncio.CancelledError, Panic],
 )  # fmt: skip
 async def test_any_other_error_is_named_by_its_type(
     renderer: Renderer, kind: type[BaseException]
@@ -163,6 +168,66 @@ async def test_any_other_error_is_named_by_its_type(
     with pytest.raises(Unrenderable, match=rf"^rendering raised {kind.__name__}$"):
         await renderer.run(work)
     assert await renderer.run(lambda: 7) == 7
+
+
+async def test_a_thread_is_stopped_once(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that can't be reached for a while: a second word might meet it anywhere."""
+    stopped: list[int] = []
+    monkeypatch.setattr(render_worker, "_raise_in_thread", stopped.append)
+    release = threading.Event()
+    with pytest.raises(Unrenderable):
+        await renderer.run(lambda: release.wait(30))
+    with pytest.raises(Unrenderable):
+        await renderer.run(lambda: release.wait(30))
+    assert len(stopped) == len(set(stopped)) == 2
+    release.set()
+
+
+async def test_a_render_whose_thread_ends_is_not_waited_for(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ended it; and the next one is served."""
+    run = render_worker.Render.run
+
+    def die(_: render_worker.Render) -> None:
+        raise _Ended
+
+    class _Ended(BaseException):
+        pass
+
+    monkeypatch.setattr(threading, "excepthook", lambda *_: None)
+    monkeypatch.setattr(render_worker.Render, "run", die)
+    with pytest.raises(Unrenderable, match=r"^the thread of its rendering ended$"):
+        await asyncio.wait_for(renderer.run(int), 10)
+    monkeypatch.setattr(render_worker.Render, "run", run)
+    assert await asyncio.wait_for(renderer.run(lambda: 7), 10) == 7
+
+
+async def test_a_thread_that_cant_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit of threads is reached: nobody waits for ever, and no render is forgotten."""
+    refusals = 2
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        nonlocal refusals
+        if thread.name == "render" and refusals > 0:
+            refusals -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    renderer = Renderer(seconds_max=0.3)
+    bad = asyncio.create_task(renderer.run(endless))
+    assert await asyncio.wait_for(renderer.run(lambda: 7), 10) == 7
+    with pytest.raises(Unrenderable):
+        await asyncio.wait_for(bad, 10)
+    assert "no thread for rendering: can't start new thread" in caplog.text
+    renderer.close()
+    eventually(lambda: render_threads() == 0)
 
 
 async def test_the_event_loop_goes_on_while_a_render_loops(renderer: Renderer) -> None:

@@ -163,6 +163,7 @@ async def test_a_cut_status_line_may_have_been_accepted(
     server = await serve(says(start, then_close=True))
     answer = await call(server.url)
     assert (answer.meaning, answer.reason) == (Meaning.FAILED, "remote_protocol_error")
+    assert start or answer.detail == "the server closed without an answer"
     assert len(server.requests) == 1
 
 
@@ -335,11 +336,14 @@ async def test_a_slow_drip_ends_at_the_deadline_and_the_next_call_works(
     assert second.meaning is Meaning.ACCEPTED
 
 
-async def test_a_call_without_time_is_not_made(call: Call, serve: Serve) -> None:
-    """A deadline that has passed already."""
+async def test_a_call_without_time_is_not_made(make_gateway: MakeGateway, serve: Serve) -> None:
+    """A deadline that has passed already, on a new connection and on a kept one."""
     server = await serve(says(ACCEPTED))
-    answer = await call(server.url, deadline_seconds=0)
-    assert (answer.meaning, server.requests) == (Meaning.UNREACHED, [])
+    gateway = make_gateway(api_url=server.url)
+    for made in (0, 1):
+        answer = await gateway.call("k", b"{}", deadline_seconds=0, may_start=lambda: True)
+        assert (answer.meaning, len(server.requests)) == (Meaning.UNREACHED, made)
+        await gateway.call("k", b"{}", deadline_seconds=5, may_start=lambda: True)
 
 
 # -- the last word before the first byte ----------------------------------------------------------

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.guards.claims import MATERIALIZED, ONE_INSTANT
+from tests.mutants.guards.claims import BY_INDEX, MATERIALIZED, ONE_INSTANT
 from tests.mutants.mutant import Edit, of_sql, same
 
 QUEUE = [
@@ -67,10 +67,16 @@ QUEUE = [
         "no lock": Edit("FOR NO KEY UPDATE SKIP LOCKED", ""),
         "waits for locks": Edit("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"),
         "stronger lock": Edit("FOR NO KEY UPDATE", "FOR UPDATE"),
-        "not materialized": same(MATERIALIZED, "AS MATERIALIZED", "AS"),
+        "not materialized": same(MATERIALIZED, "due AS MATERIALIZED", "due AS"),
+        "places drawn twice": same("""
+            A volatile function (nextval) keeps a CTE from being inlined, so it is called once.""",
+            "placed AS MATERIALIZED", "placed AS"),
         "an open effect goes last": Edit("CASE WHEN job.retry_first THEN", "CASE WHEN false THEN"),
         "everything goes first": Edit("CASE WHEN job.retry_first THEN", "CASE WHEN true THEN"),
-        "every row": Edit("WHERE job.id = ANY (ARRAY(SELECT due.id FROM due))", ""),
+        "every row": Edit("WHERE job.id = placed.id AND", "WHERE"),
+        "looks through all jobs": same(BY_INDEX,
+            "AND job.id = ANY (ARRAY(SELECT due.id FROM due))", ""
+        ),
     }),
     *of_sql("insert_jobs", {
         "two numbers": same("""
