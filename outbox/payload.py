@@ -60,6 +60,10 @@ def _too_large(size: str) -> InvalidJob:
     )
 
 
+#: Where a value stands: the field's name, or whose item it is and under which key or index.
+_Place = str | tuple["_Place", str | int]
+
+
 @dataclass(slots=True)
 class _Check:
     """One walk through a payload.
@@ -70,31 +74,32 @@ class _Check:
 
     bytes_min: int = 0
 
-    def value(self, value: object, path: str, depth: int) -> None:
+    def value(self, value: object, place: _Place, depth: int) -> None:
         if depth > DEPTH_MAX:
-            raise InvalidJob(path, f"nested more than {DEPTH_MAX} deep, or it contains itself")
+            problem = f"nested more than {DEPTH_MAX} deep, or it contains itself"
+            raise InvalidJob(_path(place), problem)
         self._count(1)
         if isinstance(value, str):
-            self._text(value, path)
-        elif isinstance(value, Mapping):
-            self._mapping(value, path, depth)
+            self._count(len(value))
+            if not _is_text(value):
+                check_text(value, _path(place))
+        elif isinstance(value, dict | Mapping):
+            self._mapping(value, place, depth)
         elif isinstance(value, list | tuple):
             for index, item in enumerate(value):
-                self.value(item, f"{path}[{index}]", depth + 1)
+                self.value(item, (place, index), depth + 1)
         else:
-            _check_other(value, path)
+            _check_other(value, place)
 
-    def _mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
+    def _mapping(self, value: Mapping[Any, Any], place: _Place, depth: int) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 kind = type(key).__name__
-                raise InvalidJob(path, f"has a key of type {kind}; JSON keys are text")
-            self._text(key, f"{path}, one of its keys")
-            self.value(item, path + _step(key), depth + 1)
-
-    def _text(self, value: str, path: str) -> None:
-        self._count(len(value))
-        check_text(value, path)
+                raise InvalidJob(_path(place), f"has a key of type {kind}; JSON keys are text")
+            self._count(len(key))
+            if not _is_text(key):
+                check_text(key, f"{_path(place)}, one of its keys")
+            self.value(item, (place, key), depth + 1)
 
     def _count(self, least: int) -> None:
         self.bytes_min += least
@@ -102,17 +107,26 @@ class _Check:
             raise _too_large(f"more than {PAYLOAD_BYTES_MAX} bytes of JSON")
 
 
-def _check_other(value: object, path: str) -> None:
+def _check_other(value: object, place: _Place) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidJob(path, f"{value} is no JSON number; pass null or text")
+            raise InvalidJob(_path(place), f"{value} is no JSON number; pass null or text")
     elif isinstance(value, int):
         if value.bit_length() > INTEGER_BITS_MAX:
-            raise InvalidJob(path, f"an integer of over {INTEGER_BITS_MAX} bits; pass text")
+            problem = f"an integer of over {INTEGER_BITS_MAX} bits; pass text"
+            raise InvalidJob(_path(place), problem)
     elif value is not None:
         kind = type(value).__name__
         remedy = _REMEDIES.get(kind, "pass text, numbers, lists or mappings")
-        raise InvalidJob(path, f"{kind} is no JSON; {remedy}")
+        raise InvalidJob(_path(place), f"{kind} is no JSON; {remedy}")
+
+
+def _path(place: _Place) -> str:
+    """A place in words; only an error needs them."""
+    if isinstance(place, str):
+        return place
+    above, step = place
+    return _path(above) + (f"[{step}]" if isinstance(step, int) else _step(step))
 
 
 def _step(key: str) -> str:
@@ -122,6 +136,19 @@ def _step(key: str) -> str:
     if len(key) <= 60 and key.isprintable() and "@" not in key:
         return f"[{key!r}]"
     return f"[a key of {len(key)} characters]"
+
+
+def _is_text(value: str) -> bool:
+    """Whether PostgreSQL and UTF-8 can hold it; most texts are told by one look."""
+    return "\x00" not in value and (value.isascii() or _encodes(value))
+
+
+def _encodes(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_text(value: str, field: str) -> None:
@@ -134,9 +161,7 @@ def check_text(value: str, field: str) -> None:
         raise InvalidJob(
             field, "holds a NUL character (U+0000), which PostgreSQL can't store; remove it"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
+    if not _encodes(value):
         raise InvalidJob(
             field, "holds half of a surrogate pair, which is no Unicode text; decode it properly"
-        ) from None
+        )
