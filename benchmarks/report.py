@@ -12,6 +12,8 @@ from benchmarks.targets import TARGETS, Read
 
 DOCUMENT = Path("docs/benchmarks.md")
 PLOTS = Path("docs/benchmarks")
+#: Words of people about the figures; they come after the targets.
+NOTES = PLOTS / "notes.md"
 _TITLES = {
     "enqueue": "Enqueue: what a job costs its transaction",
     "drain": "Drain: no-op effects through the full way",
@@ -63,6 +65,8 @@ def _document(lines: Sequence[Read]) -> Iterator[str]:
         yield _QUICK
     yield from _surroundings(lines)
     yield from _targets(lines)
+    if NOTES.exists():
+        yield NOTES.read_text("utf-8")
     for kind, title in _TITLES.items():
         of_kind = [line for line in lines if line["kind"] == kind]
         if of_kind:

@@ -17,6 +17,7 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the report goes, its plots beside it."""
     monkeypatch.setattr(report, "DOCUMENT", tmp_path / "benchmarks.md")
     monkeypatch.setattr(report, "PLOTS", tmp_path / "benchmarks")
+    monkeypatch.setattr(report, "NOTES", tmp_path / "notes.md")
     return tmp_path / "benchmarks.md"
 
 
@@ -49,6 +50,14 @@ def test_a_line_becomes_a_table_with_its_settings_and_the_oracles_word(document:
     assert "| rate | 200 | 100 | 300 | jobs/s |" in text
     assert "| a / b | 0.5 | 0.5 | 0.5 | ratio |" in text
     assert "rounds 2; checked: each ran exactly once." in text
+
+
+def test_what_people_say_of_the_figures_comes_after_the_targets(document: Path) -> None:
+    """Where there is such a file."""
+    assert "stands in the way" not in rendered(document, line("drain", "20000 jobs"))
+    report.NOTES.write_text("What stands in the way.\n")
+    text = rendered(document, line("drain", "20000 jobs"))
+    assert text.index("| target |") < text.index("What stands in the way.") < text.index("## Drain")
 
 
 def test_the_report_says_what_it_was_measured_on(document: Path) -> None:
