@@ -13,8 +13,11 @@ from outbox.lease import Leases
 
 _LOWEST = -(2**63)
 _HIGHEST = 2**63 - 1
-#: A full scan may take this share of the time at most (one in twenty).
-_SCAN_SHARE = 20
+#: Promoting what is due may take this share of the time at most (one in twenty).
+_PROMOTION_SHARE = 20
+#: Looking from the bottom steps over all dead entries, twice, and the next claim once more; claims
+#: wait for it. So it may take one in two hundred: the slowest hundredth of jobs doesn't feel it.
+_SCAN_SHARE = 200
 _PROMOTED_AT_ONCE = 1000
 #: Crashed claims are looked for among so many live jobs at the front of each lane: more than can be
 #: running, and few enough to look through every second.
@@ -40,8 +43,8 @@ class Claims:
     """The consumer's view of the queue: per topic and priority a floor, the lowest position of its
     last claim, where the next one starts; so that dead index entries are stepped over once.
 
-    Full scans start from the bottom and find what floors miss: late commits, jobs that come before
-    new work, new priorities, crashed claims. They come by time alone.
+    Scans let due jobs in, and start from the bottom to find what floors miss: late commits, jobs
+    that come before new work, new priorities, crashed claims. They come by time alone.
     """
 
     def __init__(
@@ -63,26 +66,36 @@ class Claims:
         self._floors: dict[_Lane, int] = {}
         self._turn = 0
         self._next_scan = 0.0
+        self._next_look = 0.0
         self.crashed_waiting = False
 
     @property
     def scan_due(self) -> bool:
-        """Whether it is time for a full scan."""
+        """Whether it is time for a scan."""
         return boot_seconds() >= self._next_scan
 
     def scan_soon(self) -> None:
         """Ask for a full scan at the next turn (after a reconnect)."""
-        self._next_scan = 0.0
+        self._next_scan = self._next_look = 0.0
 
     async def scan(self) -> None:
-        """Let due jobs in, learn the lanes, start from the bottom, look for crashed claims."""
+        """Let due jobs in, and look from the bottom if it is time for that."""
         started = boot_seconds()
         await self.promote()
+        spent = boot_seconds() - started
+        self._next_scan = started + max(self._poll_seconds, _PROMOTION_SHARE * spent)
+        if started >= self._next_look:
+            await self._look()
+
+    async def _look(self) -> None:
+        """Learn the lanes, start from the bottom, look for crashed claims."""
+        started = boot_seconds()
         lanes = await self._connection.fetch(_Lane, "list_lanes", topics=self._topics)
         self._floors = dict.fromkeys(lanes, _LOWEST)
         self.crashed_waiting = await self._find_crashed()
         spent = boot_seconds() - started
-        self._next_scan = started + max(self._poll_seconds, _SCAN_SHARE * spent)
+        # A little before the scan that it is to come with.
+        self._next_look = started + max(0.9 * self._poll_seconds, _SCAN_SHARE * spent)
 
     async def promote(self) -> None:
         """Give a place in the queue to what has waited long enough."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WAITS: Mapping[str, object] = {
     "outbox.consumer.Evidence": partial(Evidence, 0.05),
     "outbox.verdict.ELSEWHERE_SECONDS": 0.05,
+    "outbox.claim._PROMOTION_SHARE": 1,
     "outbox.claim._SCAN_SHARE": 1,
     "outbox.lane.PROBE_SECONDS_FIRST": 0.05,
     "outbox.lane.PAUSE_PROBE_SECONDS_FIRST": 0.05,
