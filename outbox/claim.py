@@ -81,7 +81,9 @@ class Claims:
     async def scan(self) -> None:
         """Let due jobs in, and look from the bottom if it is time for that."""
         started = boot_seconds()
-        await self.promote()
+        if await self.promote():
+            # What goes before all new work lies below the floors.
+            self._floors = dict.fromkeys(self._floors, _LOWEST)
         spent = boot_seconds() - started
         self._next_scan = started + max(self._poll_seconds, _PROMOTION_SHARE * spent)
         if started >= self._next_look:
@@ -97,14 +99,16 @@ class Claims:
         # A little before the scan that it is to come with.
         self._next_look = started + max(0.9 * self._poll_seconds, _SCAN_SHARE * spent)
 
-    async def promote(self) -> None:
-        """Give a place in the queue to what has waited long enough."""
+    async def promote(self) -> int:
+        """Give a place in the queue to what has waited long enough; how many jobs that were."""
+        promoted = 0
         for statement in ("promote_due_jobs", "release_ordered_jobs", "release_held_jobs"):
-            while (
-                len(await self._connection.fetch(_Topic, statement, limit=_PROMOTED_AT_ONCE))
-                == _PROMOTED_AT_ONCE
-            ):
-                pass
+            at_once = _PROMOTED_AT_ONCE
+            while at_once == _PROMOTED_AT_ONCE:
+                rows = await self._connection.fetch(_Topic, statement, limit=_PROMOTED_AT_ONCE)
+                at_once = len(rows)
+                promoted += at_once
+        return promoted
 
     async def take(self, limit: int, *, new_work_only: bool = False) -> Sequence[Job]:
         """Claim up to ``limit`` jobs that have no crash behind them.
