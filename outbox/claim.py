@@ -79,7 +79,12 @@ class Claims:
         self._next_scan = self._next_look = 0.0
 
     async def scan(self) -> None:
-        """Let due jobs in, and look from the bottom if it is time for that."""
+        """Let due jobs in, and look from the bottom."""
+        self.scan_soon()
+        await self.keep_up()
+
+    async def keep_up(self) -> None:
+        """Let due jobs in, and look from the bottom where it is time for that."""
         started = boot_seconds()
         if await self.promote():
             # What goes before all new work lies below the floors.

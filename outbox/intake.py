@@ -82,7 +82,7 @@ class Intake:
         slots = self._worth_a_claim(boot_seconds())
         # What a hint speaks of is not kept waiting for a scan, which comes right after that.
         if self._claims.scan_due and not (hinted and slots):
-            await self._claims.scan()
+            await self._claims.keep_up()
         now = boot_seconds()
         if self._claims.crashed_waiting:
             return await self._take_crashed(now)

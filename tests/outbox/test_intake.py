@@ -39,7 +39,7 @@ class Queue:
         self.ready -= found
         return [_job(number) for number in range(found)]
 
-    async def scan(self) -> None:
+    async def keep_up(self) -> None:
         """Look through all of it."""
         self.did.append("scan")
         self.scan_due = False
