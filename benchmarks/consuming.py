@@ -91,18 +91,8 @@ def recorder(link: Link, url: str, request_bytes: int, concurrency: int) -> None
 
 async def answering(link: Link, consumer: Consumer, answer: Callable[[], object]) -> None:
     """Run a consumer until the parent has gone; whatever it says before, it gets an answer."""
-    stop = asyncio.Event()
-
-    def told() -> None:
-        try:
-            link.recv()
-        except EOFError:
-            stop.set()
-        else:
-            link.send(answer())
-
-    with listening(link, told):
-        await _until(stop, consumer)
+    with listening(link, answer) as gone:
+        await _until(gone, consumer)
 
 
 async def _until(stop: asyncio.Event, consumer: Consumer) -> None:

@@ -80,14 +80,25 @@ def messages(link: Link) -> Iterator[Any]:
 
 
 @contextmanager
-def listening(link: Link, told: Callable[[], None]) -> Iterator[None]:
-    """Let the running loop call ``told`` whenever the parent says something, or has gone."""
-    loop = asyncio.get_running_loop()
+def listening(link: Link, answer: Callable[[], object]) -> Iterator[asyncio.Event]:
+    """Let the running loop send an ``answer`` whenever the parent says something; the event is set
+    when it has gone.
+    """
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+
+    def told() -> None:
+        try:
+            link.recv()
+        except EOFError:
+            gone.set()
+        else:
+            link.send(answer())
+
     loop.add_reader(link.fileno(), told)
     # uvloop has made it non-blocking: an answer longer than its buffer would break off half-way.
     os.set_blocking(link.fileno(), True)
     try:
-        yield
+        yield gone
     finally:
         loop.remove_reader(link.fileno())
 

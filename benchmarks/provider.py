@@ -56,21 +56,16 @@ async def _serving(link: Link) -> None:
     arrivals: list[tuple[str, float]] = []
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: _Exchange(arrivals), "127.0.0.1", 0)
-    ended = asyncio.Event()
 
-    def told() -> None:
-        try:
-            link.recv()
-        except EOFError:
-            ended.set()
-            return
-        link.send(list(arrivals))
+    def answer() -> list[tuple[str, float]]:
+        came = arrivals.copy()
         arrivals.clear()
+        return came
 
-    with listening(link, told):
+    with listening(link, answer) as gone:
         link.send("ready")
         link.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        await ended.wait()
+        await gone.wait()
     server.close()
 
 

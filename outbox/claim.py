@@ -153,6 +153,11 @@ class Claims:
         self.crashed_waiting = bool(jobs)
         return jobs[0] if jobs else None
 
+    async def any_pending(self) -> bool:
+        """Whether anything is left that comes to its end by itself."""
+        rows = await self._connection.fetch(_Found, "find_pending_job", topics=self._topics)
+        return rows[0].found
+
     async def _find_crashed(self) -> bool:
         rows = await self._connection.fetch(
             _Found,

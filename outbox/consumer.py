@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
@@ -45,11 +44,6 @@ _LOGGED_CHARACTERS = 200
 _LEASE_MARGIN_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    found: bool
-
-
 class Consumer:
     """One consumer process: claims the jobs of its gateway's topics and brings each to an end."""
 
@@ -83,7 +77,7 @@ class Consumer:
     def _build(self) -> None:
         link, settings, gateway = self._connections, self._settings, self._gateway
         self._leases = Leases(link["heartbeat"], self.claimed_by, settings.lease_seconds)
-        claims = Claims(
+        self._claims = Claims(
             link["claim"],
             self._leases,
             self.claimed_by,
@@ -99,7 +93,7 @@ class Consumer:
             seen_seconds=4 * settings.heartbeat_seconds + 2 * settings.poll_seconds,
         )
         self._intake = Intake(
-            claims,
+            self._claims,
             self._lane,
             self._wake,
             self._under_way,
@@ -308,10 +302,7 @@ class Consumer:
         """Return the exit code once there is nothing left to wait for."""
         if self._tasks:
             return None
-        rows = await self._connections["claim"].fetch(
-            _Pending, "find_pending_job", topics=sorted(self._gateway.topics)
-        )
-        if not rows[0].found:
+        if not await self._claims.any_pending():
             return 0
         return None if self._lane.paused is None else 1
 

@@ -81,9 +81,9 @@ class _Check:
         self._count(1)
         if isinstance(value, str):
             self._count(len(value))
-            if not _is_text(value):
-                check_text(value, _path(place))
-        elif isinstance(value, dict | Mapping):
+            if flaw := _flaw(value):
+                raise InvalidJob(_path(place), flaw)
+        elif isinstance(value, Mapping):
             self._mapping(value, place, depth)
         elif isinstance(value, list | tuple):
             for index, item in enumerate(value):
@@ -97,8 +97,8 @@ class _Check:
                 kind = type(key).__name__
                 raise InvalidJob(_path(place), f"has a key of type {kind}; JSON keys are text")
             self._count(len(key))
-            if not _is_text(key):
-                check_text(key, f"{_path(place)}, one of its keys")
+            if flaw := _flaw(key):
+                raise InvalidJob(f"{_path(place)}, one of its keys", flaw)
             self.value(item, (place, key), depth + 1)
 
     def _count(self, least: int) -> None:
@@ -138,30 +138,21 @@ def _step(key: str) -> str:
     return f"[a key of {len(key)} characters]"
 
 
-def _is_text(value: str) -> bool:
-    """Whether PostgreSQL and UTF-8 can hold it; most texts are told by one look."""
-    return "\x00" not in value and (value.isascii() or _encodes(value))
-
-
-def _encodes(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def check_text(value: str, field: str) -> None:
     """Refuse what PostgreSQL or UTF-8 can't hold: NUL and lone surrogates.
 
     Raises:
         InvalidJob: it holds one of them.
     """
+    if flaw := _flaw(value):
+        raise InvalidJob(field, flaw)
+
+
+def _flaw(value: str) -> str | None:
     if "\x00" in value:
-        raise InvalidJob(
-            field, "holds a NUL character (U+0000), which PostgreSQL can't store; remove it"
-        )
-    if not _encodes(value):
-        raise InvalidJob(
-            field, "holds half of a surrogate pair, which is no Unicode text; decode it properly"
-        )
+        return "holds a NUL character (U+0000), which PostgreSQL can't store; remove it"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "holds half of a surrogate pair, which is no Unicode text; decode it properly"
+    return None

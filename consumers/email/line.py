@@ -61,6 +61,8 @@ class Line(httpx.AsyncBaseTransport):
             await self.aclose()
             wire = self._wire = await self.connect(request.url)
             self._origin = origin
+            if wire.has_spoken:
+                raise httpx.ConnectError("the server closed or answered before the request")
         wire.send(request, request.extensions.get(BEFORE_FIRST_BYTE, lambda: None))
         head = await wire.head()
         return httpx.Response(head.status_code, headers=list(head.headers), stream=_Body(wire))
@@ -199,10 +201,12 @@ class Wire(asyncio.Protocol):
         return bool(poll.poll(0))
 
     @property
-    def _has_spoken(self) -> bool:
-        """Whether anything came before the request; in TLS, tickets may wait in the socket."""
+    def has_spoken(self) -> bool:
+        """Whether anything came before a first request; in TLS, tickets may wait in the socket."""
+        if self._is_gone or self._http.trailing_data[0]:
+            return True
         plain = self._open.get_extra_info("ssl_object") is None
-        return bool(self._http.trailing_data[0]) or (plain and self._has_something_to_read)
+        return plain and self._has_something_to_read
 
     def send(self, request: httpx.Request, before_first_byte: Callable[[], None]) -> None:
         """Write a request, all of it or nothing."""
@@ -215,8 +219,6 @@ class Wire(asyncio.Protocol):
             written = b"".join(self._http.send(part) or b"" for part in parts)
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
-        if self._is_gone or self._has_spoken:
-            raise httpx.ConnectError("the server closed or answered before the request")
         before_first_byte()
         self._open.write(written)
 

@@ -60,13 +60,12 @@ class Renderer:
         self._awaited += 1
         self._line.put(render)
         if not self._serving:
-            self._hire(1, loop)
-        if self._watch is None:
-            self._watch = loop.call_later(self._look_seconds, self._look, loop)
+            self._hire(1)
+        self._keep_watch()
         try:
             return await future
         except asyncio.CancelledError:
-            self._stop(render, loop)
+            self._stop(render)
             raise
         finally:
             self._awaited -= 1
@@ -78,17 +77,19 @@ class Renderer:
         for _ in self._serving + self._slow:
             self._line.put(END)
 
-    def _hire(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
+    def _hire(self, count: int) -> None:
         """Hire workers for what waits in the line; where no thread can be started now, the next
         look tries again.
         """
         try:
             for _ in range(min(count, self._line.qsize())):
-                self._hire_one(loop)
+                self._hire_one()
         except RuntimeError as error:
             _log.error("no thread for rendering: %s; trying again", error)
 
-    def _hire_one(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _hire_one(self) -> None:
+        loop = asyncio.get_running_loop()
+
         def done(render: Render) -> None:
             self._done.append(render)
             if not self._handing_back:
@@ -115,26 +116,29 @@ class Renderer:
                 self._serving.remove(worker)
             return True
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _keep_watch(self) -> None:
+        if self._watch is None and self._awaited:
+            self._watch = asyncio.get_running_loop().call_later(self._look_seconds, self._look)
+
+    def _look(self) -> None:
         """Look at each worker, for as long as anything is awaited.
 
         Looks are counted, not seconds: while the whole process is stopped there are none, and no
         render is given up for that.
         """
         self._watch = None
-        if self._awaited:
-            self._watch = loop.call_later(self._look_seconds, self._look, loop)
+        self._keep_watch()
         for worker in self._serving + self._slow:
-            self._judge(worker, loop)
+            self._judge(worker)
         self._slow = [worker for worker in self._slow if not worker.ended]
         slow = [worker for worker in self._serving if worker.looks >= 2]
         for worker in slow:
             worker.retire()
             self._leave(worker)
             self._slow.append(worker)
-        self._hire(min(2 * len(slow), _AT_ONCE) or int(not self._serving), loop)
+        self._hire(min(2 * len(slow), _AT_ONCE) or int(not self._serving))
 
-    def _judge(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def _judge(self, worker: Worker) -> None:
         ended, render = worker.ended, worker.look()
         if ended:
             self._leave(worker)
@@ -143,18 +147,18 @@ class Renderer:
         if ended:
             render.result.set_exception(Unrenderable("the thread of its rendering ended"))
         elif worker.looks * self._look_seconds > self._seconds_max:
-            self._stop(render, loop)
+            self._stop(render)
             reason = f"rendering took longer than {self._seconds_max:g} s"
             render.result.set_exception(Unrenderable(reason))
 
-    def _stop(self, render: Render, loop: asyncio.AbstractEventLoop) -> None:
+    def _stop(self, render: Render) -> None:
         """Stop a worker that is at this render; where it served the line, another one does."""
         for worker in self._serving + self._slow:
             if worker.stop(render):
                 # Not on its own thread, which would take a lock of the logging with it.
                 _log.warning("a rendering that took too long is stopped")
                 if self._leave(worker):
-                    self._hire(1, loop)
+                    self._hire(1)
                 return
 
     def _leave(self, worker: Worker) -> bool:

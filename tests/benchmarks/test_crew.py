@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from multiprocessing.connection import Connection as Link
 
 from benchmarks.crew import crew, listening, run, together
@@ -18,18 +17,8 @@ def answering(link: Link) -> None:
 
 
 async def _answering(link: Link) -> None:
-    ended = asyncio.Event()
-
-    def told() -> None:
-        try:
-            link.recv()
-        except EOFError:
-            ended.set()
-        else:
-            link.send(b"x" * LONG)
-
-    with listening(link, told):
-        await ended.wait()
+    with listening(link, lambda: b"x" * LONG) as gone:
+        await gone.wait()
 
 
 def test_a_long_answer_arrives_whole() -> None:

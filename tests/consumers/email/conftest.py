@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,27 @@ def call(make_gateway: MakeGateway) -> Call:
         )
 
     return make
+
+
+async def two_calls(make_gateway: MakeGateway, url: str) -> list[Answer]:
+    """One after the other, through one gateway."""
+    gateway = make_gateway(api_url=url)
+    return [
+        await gateway.call("k", b"{}", deadline_seconds=5, may_start=lambda: True) for _ in range(2)
+    ]
+
+
+@pytest.fixture
+def full_backlog() -> Iterator[int]:
+    """A port whose connections are neither accepted nor refused."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address = listening.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(address)
+        yield address[1]
+        for each in waiting:
+            each.close()

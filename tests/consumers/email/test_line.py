@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from consumers.email import transport as transport_module
 from consumers.email.line import Line, Wire
 from consumers.email.transport import Received, Transport
 from outbox.outcome import Answer, Meaning
-from tests.consumers.email.conftest import Call, MakeGateway, Serve
+from tests.consumers.email.conftest import Call, MakeGateway, Serve, two_calls
 from tests.consumers.email.servers import ACCEPTED, MESSAGE_ID, http, says, silence
 from tests.waiting import aeventually
 
@@ -34,14 +34,6 @@ CHUNKED = (
     b'9\r\n{"id":"49\r\n24\r\na3999c-0ce1-4ea6-ab68-afcd6dc2e794"}\r\n0\r\n\r\n'
 )
 OTHER = ACCEPTED.replace(MESSAGE_ID.encode(), MESSAGE_ID.replace("4", "5").encode())
-
-
-async def two_calls(make_gateway: MakeGateway, url: str) -> list[Answer]:
-    """One after the other, through one gateway."""
-    gateway = make_gateway(api_url=url)
-    return [
-        await gateway.call("k", b"{}", deadline_seconds=5, may_start=lambda: True) for _ in range(2)
-    ]
 
 
 # -- answers to nothing --------------------------------------------------------------------------
@@ -86,26 +78,32 @@ async def test_an_answer_to_nobody_answers_no_later_request(
     assert server.connections == 2
 
 
-async def test_an_answer_before_the_request_is_none(
-    call: Call, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that says 200 to whoever connects gets no request."""
-    connect = line_module.Line.connect
+def connects_slowly(monkeypatch: pytest.MonkeyPatch, until: Callable[[Wire], bool]) -> None:
+    """Let a connection stand until this is so, before anything is sent over it."""
+    connect = Line.connect
 
     async def slowly(line: Line, url: httpx.URL) -> Wire:
         wire = await connect(line, url)
 
         async def heard() -> bool:
-            return bool(wire._http.trailing_data[0])
+            return until(wire)
 
         await aeventually(heard)
         return wire
+
+    monkeypatch.setattr(Line, "connect", slowly)
+
+
+async def test_an_answer_before_the_request_is_none(
+    call: Call, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that says 200 to whoever connects gets no request."""
 
     async def greet(reader: Reader, writer: Writer, _: bytes) -> None:
         writer.write(ACCEPTED)
         assert await reader.read() == b""
 
-    monkeypatch.setattr(line_module.Line, "connect", slowly)
+    connects_slowly(monkeypatch, lambda wire: bool(wire._http.trailing_data[0]))
     server = await serve(greet, reads_requests=False)
     answer = await call(server.url)
     assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
@@ -115,21 +113,11 @@ async def test_a_server_that_closes_at_once_is_not_reached(
     call: Call, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A balancer with nobody behind it: the close is seen before a byte is written."""
-    connect = line_module.Line.connect
-
-    async def slowly(line: Line, url: httpx.URL) -> Wire:
-        wire = await connect(line, url)
-
-        async def heard() -> bool:
-            return wire._is_gone or wire._has_something_to_read
-
-        await aeventually(heard)
-        return wire
 
     async def close(_: Reader, writer: Writer, __: bytes) -> None:
         writer.close()
 
-    monkeypatch.setattr(line_module.Line, "connect", slowly)
+    connects_slowly(monkeypatch, lambda wire: wire._is_gone or wire._has_something_to_read)
     server = await serve(close, reads_requests=False)
     answer = await call(server.url)
     assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
@@ -358,27 +346,12 @@ async def test_a_socket_that_cant_be_closed_hides_no_cancellation(
         await asyncio.wait_for(task, 10)
 
 
-@pytest.fixture
-def silent_address() -> Iterator[tuple[str, int]]:
-    """An address that neither accepts nor refuses."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(listening.getsockname())
-        yield listening.getsockname()
-        for each in waiting:
-            each.close()
-
-
 @pytest.mark.parametrize("first", ["refuses", "is silent"])
 async def test_the_next_address_of_a_host_is_tried(
     call: Call,
     serve: Serve,
     monkeypatch: pytest.MonkeyPatch,
-    silent_address: tuple[str, int],
+    full_backlog: int,
     first: str,
 ) -> None:
     """Where the first refuses, and where it is silent, which costs a quarter of a second only."""
@@ -387,7 +360,7 @@ async def test_the_next_address_of_a_host_is_tried(
         refuses = closed.getsockname()
 
     async def addresses(*_: object, **__: object) -> list[Any]:
-        bad = refuses if first == "refuses" else silent_address
+        bad = refuses if first == "refuses" else ("127.0.0.1", full_backlog)
         kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
         return [(*kind, bad), (*kind, ("127.0.0.1", server.port))]
 

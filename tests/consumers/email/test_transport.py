@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,8 +13,8 @@ import pytest
 
 from consumers.email import line as line_module
 from consumers.email.transport import BODY_BYTES_MAX, Broken, Received, Transport
-from outbox.outcome import Answer, Meaning
-from tests.consumers.email.conftest import API_KEY, Call, MakeGateway, Serve
+from outbox.outcome import Meaning
+from tests.consumers.email.conftest import API_KEY, Call, MakeGateway, Serve, two_calls
 from tests.consumers.email.servers import (
     ACCEPTED,
     MESSAGE_ID,
@@ -80,22 +79,6 @@ async def test_a_failed_tls_handshake_is_never_reached(call: Call, serve: Serve)
     server = await serve(plain, reads_requests=False)
     answer = await call(f"https://127.0.0.1:{server.port}")
     assert (answer.meaning, answer.reason) == (Meaning.UNREACHED, "connect_error")
-
-
-@pytest.fixture
-def full_backlog() -> Iterator[int]:
-    """A port whose connections are neither accepted nor refused."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        address = listening.getsockname()
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(address)
-        yield address[1]
-        for each in waiting:
-            each.close()
 
 
 async def test_a_connect_timeout_is_never_reached(
@@ -389,17 +372,10 @@ async def test_the_question_is_asked_on_a_kept_connection_too(
 # -- connections ----------------------------------------------------------------------------------
 
 
-async def _two_calls(make_gateway: MakeGateway, url: str) -> list[Answer]:
-    gateway = make_gateway(api_url=url)
-    return [
-        await gateway.call("k", b"{}", deadline_seconds=5, may_start=lambda: True) for _ in range(2)
-    ]
-
-
 async def test_a_connection_is_used_again(make_gateway: MakeGateway, serve: Serve) -> None:
     """Two calls one after the other need one connection."""
     server = await serve(says(ACCEPTED))
-    answers = await _two_calls(make_gateway, server.url)
+    answers = await two_calls(make_gateway, server.url)
     assert [answer.meaning for answer in answers] == [Meaning.ACCEPTED] * 2
     assert (len(server.requests), server.connections) == (2, 1)
 
@@ -409,7 +385,7 @@ async def test_a_connection_that_the_server_closed_while_idle_is_replaced(
 ) -> None:
     """The close is noticed before the next request is written: no duplicate, no unknown."""
     server = await serve(says(ACCEPTED, then_close=True))
-    answers = await _two_calls(make_gateway, server.url)
+    answers = await two_calls(make_gateway, server.url)
     assert [answer.meaning for answer in answers] == [Meaning.ACCEPTED] * 2
     assert (len(server.requests), server.connections) == (2, 2)
 
@@ -429,7 +405,7 @@ async def test_a_connection_closed_as_the_request_arrives_is_not_repeated_on_ano
         await says(ACCEPTED)(reader, writer, request)
 
     server = await serve(answers)
-    first, second = await _two_calls(make_gateway, server.url)
+    first, second = await two_calls(make_gateway, server.url)
     assert (first.meaning, second.meaning) == (Meaning.ACCEPTED, Meaning.FAILED)
     assert len(server.requests) == 2
 
