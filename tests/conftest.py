@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,18 @@ def pytest_runtest_makereport(
     if report.failed and PROMISES in item.path.parents:
         item.session.shouldfail = f"a promise is broken: {item.nodeid}"
     return report
+
+
+@pytest.fixture(autouse=True)
+def imports_end_with_the_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that a test has written isn't what another one imports by the same name."""
+    search_path, imported = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = search_path
+    written_here = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - imported:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(written_here):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +18,6 @@ other = 7
 def hello(payload: dict) -> Message:
     return Message(payload["email"], "Hello", "Hi")
 """
-
-
-@pytest.fixture(autouse=True)
-def _search_path() -> Iterator[None]:
-    before, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = before
-    for name in set(sys.modules) - modules:
-        if name.startswith("little_"):
-            del sys.modules[name]
 
 
 def write(name: str, text: str) -> None:

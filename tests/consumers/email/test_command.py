@@ -243,7 +243,7 @@ def refused_with(
 ) -> Iterator[Callable[..., str]]:
     """Runs the command in this process with something wrong: exit code 2, and what is said."""
     (tmp_path / "little_shop.py").write_text(APP)
-    root, path = logging.getLogger(), list(sys.path)
+    root = logging.getLogger()
     before = (root.level, list(root.handlers))
 
     def run(*arguments: str, **settings: str) -> str:
@@ -259,8 +259,6 @@ def refused_with(
     yield run
     root.setLevel(before[0])
     root.handlers[:] = before[1]
-    sys.path[:] = path
-    sys.modules.pop("little_shop", None)
 
 
 def test_wrong_settings_of_both_kinds_are_told_at_once(refused_with: Callable[..., str]) -> None:
