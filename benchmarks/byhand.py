@@ -64,8 +64,8 @@ def _begin(connection: psycopg.Connection[Any], jobs: Sequence[Any], body: bytes
 
 
 def _settle(connection: psycopg.Connection[Any], jobs: Sequence[Any]) -> None:
-    outcomes = [
-        json.dumps(
+    outcomes = json.dumps(
+        [
             {
                 "job_id": job.id,
                 "claim_version": job.claim_version,
@@ -80,9 +80,9 @@ def _settle(connection: psycopg.Connection[Any], jobs: Sequence[Any]) -> None:
                 "reason": None,
                 "detail": None,
             }
-        )
-        for job in jobs
-    ]
+            for job in jobs
+        ]
+    )
     rows = _run(connection, "settle_attempts", outcomes=outcomes, claimed_by=_ME)
     assert all(row.claim_held and row.effect_written for row in rows)
 

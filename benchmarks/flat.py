@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,7 +10,7 @@ from functools import partial
 
 import psycopg
 
-from benchmarks import consuming, jobs
+from benchmarks import consuming, jobs, pages
 from benchmarks.crew import Worker, crew
 from benchmarks.latency import quantile
 from benchmarks.oracle import exactly_once
@@ -25,10 +26,7 @@ REQUEST_BYTES = 4096
 
 def run(server: Server, *, full: bool) -> Iterator[Line]:
     """One consumer process with a request of 4 KB throughout."""
-    count = 50_000 if full else 2_000
-    yield _rounds(server, count, "nothing held", lambda _: nullcontext())
-    yield _rounds(server, count, "snapshot held", _snapshot)
-    yield _rounds(server, count, "writer held open", _writer)
+    yield from _held_open(server, full=full)
     yield _trickle(server, seconds=600 if full else 12, window=60 if full else 4)
     yield _late_bulk(server, 100_000 if full else 10_000, rounds=3 if full else 1)
     yield _unserved(server, count=20_000 if full else 4_000, others=300_000 if full else 60_000)
@@ -52,28 +50,76 @@ def _writer(url: str) -> Iterator[None]:
         writer.rollback()
 
 
-def _rounds(
-    server: Server, count: int, case: str, held: Callable[[str], AbstractContextManager[None]]
-) -> Line:
-    """Ten rounds by the same consumer, from the first to the last call of each."""
+_Held = Callable[[str], AbstractContextManager[None]]
+_HELD: dict[str, _Held] = {
+    "nothing held": lambda _: nullcontext(),
+    "snapshot held": _snapshot,
+    "writer held open": _writer,
+}
+
+
+def _held_open(server: Server, *, full: bool) -> Iterator[Line]:
+    """Ten rounds beside each, in turns; and as many bytes in new pages of files, by themselves."""
+    count = 50_000 if full else 2_000
+    ground = pages.all_new if full else nullcontext
+    contenders = {
+        case: partial(_ten_rounds, server, count, held, ground) for case, held in _HELD.items()
+    }
+    for case, runs in in_turns(contenders, 3 if full else 1).items():
+        yield _rounds(count, case, runs)
+    if full:
+        yield _new_pages(megabytes=300)
+
+
+def _new_pages(megabytes: int) -> Line:
+    at_hand = pages.rates(rounds=10, megabytes=megabytes)
+    with pages.all_new():
+        new = pages.rates(rounds=10, megabytes=megabytes)
+    return Line(
+        "flat",
+        f"new pages of files, {megabytes} MB ten times, and nothing else",
+        {
+            "as it comes": Figure("MB/s", at_hand),
+            "once the memory at hand is used up": Figure("MB/s", new),
+        },
+        checked="nothing: no job runs",
+        settings={"megabytes": megabytes},
+        words="values are the ten rounds, in order",
+    )
+
+
+def _ten_rounds(
+    server: Server, count: int, held: _Held, ground: Callable[[], AbstractContextManager[None]]
+) -> list[float]:
+    """By the same consumer, from the first to the last call of each."""
     with (
+        ground(),
         _consumer(server, 10 * count) as (url, worker),
         held(url),
         psycopg.connect(url, autocommit=True) as connection,
     ):
-        rates = [_round(connection, worker, count, f"r{n}-") for n in range(10)]
+        return [_round(connection, worker, count, f"r{n}-") for n in range(10)]
+
+
+def _rounds(count: int, case: str, runs: list[list[float]]) -> Line:
+    """What became of the rate, run by run."""
+    ten = [statistics.median(rates) for rates in zip(*runs, strict=True)]
+    firsts, lasts = [sum(rates[:3]) for rates in runs], [sum(rates[-3:]) for rates in runs]
     return Line(
         "flat",
         f"ten rounds of {count}, {case}",
-        {"rate": Figure("jobs/s", rates)},
-        checked=f"each of the {10 * count} jobs ran exactly once",
+        {"rate": Figure("jobs/s", ten)},
+        checked=f"each of the {10 * count} jobs of a run ran exactly once",
         ratios={
-            "last / first": Figure("ratio", [rates[-1] / rates[0]]),
-            "last three / first three": Figure("ratio", [sum(rates[-3:]) / sum(rates[:3])]),
+            "last / first": ratio([rates[-1] for rates in runs], [rates[0] for rates in runs]),
+            "last three / first three": ratio(lasts, firsts),
         },
-        settings={"jobs": count, "request_bytes": REQUEST_BYTES, "concurrency": CONCURRENCY},
-        words="values are the ten rounds, in order",
-    )
+        settings={
+            "jobs": count, "request_bytes": REQUEST_BYTES, "concurrency": CONCURRENCY,
+            "runs": len(runs),
+        },
+        words="values are the ten rounds in order, each the median of all runs",
+    )  # fmt: skip
 
 
 @contextmanager

@@ -18,11 +18,11 @@ _SCRIPT = """
 WITH claimed AS ({claim})
 SELECT array_agg(id) AS job_ids, array_agg(claim_version) AS claim_versions,
     array_agg(effect_key) AS wire_keys, min(position) AS floor,
-    array_agg(json_build_object(
+    json_agg(json_build_object(
         'job_id', id, 'claim_version', claim_version, 'effect_key', effect_key,
         'requests_seen', 1, 'effect_state', 'delivered', 'nothing_open', true,
         'message_id', effect_key, 'job_action', 'done', 'refund', false
-    )::text) AS outcomes
+    )) AS outcomes
 FROM claimed \\gset
 {begin};
 {settle};

@@ -135,7 +135,7 @@ class Outbox:
         """
         rows = [_row(number, job, topic) for number, job in enumerate(jobs)]
         parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-        given = [{"jobs": part, "topic": topic, "notify": self._notify} for part in parts]
+        given = [{"jobs": _as_json(part), "topic": topic, "notify": self._notify} for part in parts]
         return insert(caller, Insert("insert_jobs", given))
 
 
@@ -143,14 +143,15 @@ async def _first(ids: Awaitable[list[int]]) -> int:
     return (await ids)[0]
 
 
-def _row(number: int, job: NewJob, topic: str) -> str:
-    """A job as the statement reads it."""
+def _row(number: int, job: NewJob, topic: str) -> dict[str, object]:
+    """A job as the statement reads it; an error says which of them it is about."""
     try:
-        row = job.row(topic)
+        return job.row(topic)
     except InvalidJob as error:
         raise InvalidJob(f"jobs[{number}].{error.field}", error.problem) from None
-    return json.dumps(row, default=_as_text)
 
 
-def _as_text(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
+_as_json = json.JSONEncoder(
+    check_circular=False,
+    default=lambda value: value.hex() if isinstance(value, bytes) else str(value),
+).encode

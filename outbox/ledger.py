@@ -81,8 +81,8 @@ class Ledger:
         await self._insert([intent for intent in leaders if intent.may_insert], results)
         called = {id_ for (id_, _), begin in results.items() if isinstance(begin, Attempt)}
         for intent in intents:
-            if first[intent.job.effect_key] in called:
-                results.setdefault(intent.job.claim, verdict.wait_for_other())
+            if first[intent.job.effect_key] in called and intent.job.claim not in results:
+                results[intent.job.claim] = verdict.wait_for_other()
         await self._read([i for i in intents if i.job.claim not in results], first, results)
         return [results[intent.job.claim] for intent in intents]
 

@@ -1,16 +1,17 @@
--- Many jobs of one topic in the caller's transaction (see insert_job): in one array, whose length no
--- limit of 65,535 parameters bounds; ids and positions in its order.
+-- Many jobs of one topic in the caller's transaction (see insert_job): in one JSON array, which every
+-- driver sends as it is; ids and positions in its order.
 WITH wanted AS MATERIALIZED (
     SELECT
         nextval('outbox.job_position') AS id,
         job.*,
         coalesce(job.available_at > clock_timestamp(), false) AS is_later
-    FROM unnest(CAST(:jobs AS text[])) WITH ORDINALITY AS one (job, number)
-    CROSS JOIN LATERAL json_to_record(CAST(one.job AS json)) AS job (
-        effect_key text, payload text, payload_fingerprint text, available_at timestamptz,
-        expires_at timestamptz, priority smallint, ordering_key text, max_attempts integer
-    )
-    ORDER BY one.number
+    FROM ROWS FROM (
+        json_to_recordset(CAST(CAST(:jobs AS text) AS json)) AS (
+            effect_key text, payload text, payload_fingerprint text, available_at timestamptz,
+            expires_at timestamptz, priority smallint, ordering_key text, max_attempts integer
+        )
+    ) WITH ORDINALITY AS job
+    ORDER BY job.ordinality
 ), enqueued AS (
     INSERT INTO outbox.job (
         id, topic, priority, position, effect_key, payload, payload_fingerprint,

@@ -8,15 +8,14 @@ WITH due AS MATERIALIZED (
     ORDER BY job.available_at
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
-), placed AS MATERIALIZED (
-    -- Here, so that the places follow the times and not the order in which rows are found.
-    SELECT due.id, nextval('outbox.job_position') AS place FROM due
+), place AS MATERIALIZED (
+    -- Here, so that the places follow the times and not the order in which rows are found. To be
+    -- looked up, not joined: of few rows, as it believes, the planner compares each with each other.
+    SELECT jsonb_object_agg(due.id, nextval('outbox.job_position')) AS of_job FROM due
 )
 UPDATE outbox.job
 SET waiting = NULL,
-    position = placed.place
+    position = CAST((SELECT place.of_job -> CAST(job.id AS text) FROM place) AS bigint)
         - CASE WHEN job.retry_first THEN 4611686018427387904 ELSE 0 END
-FROM placed
-WHERE job.id = placed.id
-    AND job.id = ANY (ARRAY(SELECT due.id FROM due))
+WHERE job.id = ANY (ARRAY(SELECT due.id FROM due))
 RETURNING job.topic

@@ -14,19 +14,23 @@ WITH old AS MATERIALIZED (
 ), cleared AS (
     UPDATE outbox.ended_job
     SET payload = NULL
-    FROM old
-    WHERE ended_job.id = old.id
+    WHERE ended_job.id = ANY (ARRAY(SELECT old.id FROM old))
 ), target AS MATERIALIZED (
-    SELECT effect.effect_key
-    FROM outbox.effect
-    JOIN old ON old.effect_key = effect.effect_key AND old.id = effect.job_id
-    WHERE effect.state = 'open' AND effect.open_since IS NULL AND effect.request IS NOT NULL
-    ORDER BY effect.effect_key
-    FOR NO KEY UPDATE OF effect
+    SELECT locked.effect_key
+    FROM (SELECT * FROM old ORDER BY effect_key) AS old
+    CROSS JOIN LATERAL (
+        SELECT effect.effect_key
+        FROM outbox.effect
+        WHERE effect.effect_key = old.effect_key
+            AND effect.job_id = old.id
+            AND effect.state = 'open'
+            AND effect.open_since IS NULL
+            AND effect.request IS NOT NULL
+        FOR NO KEY UPDATE
+    ) AS locked
 ), forgotten AS (
     UPDATE outbox.effect
     SET request = NULL
-    FROM target
-    WHERE effect.effect_key = target.effect_key
+    WHERE effect.effect_key = ANY (ARRAY(SELECT target.effect_key FROM target))
 )
 SELECT id, ended_at FROM old ORDER BY ended_at, id

@@ -24,5 +24,7 @@ SELECT
             AND other.lease_until > clock_timestamp()
     ) AS at_work_elsewhere
 FROM unnest(CAST(:job_ids AS bigint[]), CAST(:effect_keys AS text[])) AS wanted (job_id, effect_key)
-JOIN outbox.effect ON effect.effect_key = wanted.effect_key
-WHERE effect.effect_key = ANY (CAST(:effect_keys AS text[]))
+CROSS JOIN LATERAL (
+    -- With a limit, which keeps the planner from making a join of it.
+    SELECT * FROM outbox.effect WHERE effect.effect_key = wanted.effect_key LIMIT 1
+) AS effect

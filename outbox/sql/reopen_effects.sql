@@ -24,17 +24,19 @@ WITH wanted AS (
         FOR NO KEY UPDATE
     ) AS held
 ), target AS MATERIALIZED (
-    SELECT effect.effect_key, claim.id, claim.claim_version, claim.request, claim.request_hash,
-        claim.wire_key,
-        effect.open_since IS NULL
-            AND (effect.request IS NULL OR effect.provider <> :provider) AS freeze_anew
-    FROM (SELECT * FROM claim ORDER BY effect_key OFFSET 0) AS claim
-    JOIN outbox.effect ON effect.effect_key = claim.effect_key
-    WHERE effect.effect_key = ANY (ARRAY(SELECT claim.effect_key FROM claim))
-        AND effect.state = 'open'
-        AND effect.requests_sent = claim.requests_seen
-    ORDER BY effect.effect_key
-    FOR NO KEY UPDATE OF effect
+    SELECT claim.effect_key, claim.id, claim.claim_version, claim.request, claim.request_hash,
+        claim.wire_key, locked.freeze_anew
+    FROM (SELECT * FROM claim ORDER BY effect_key) AS claim
+    CROSS JOIN LATERAL (
+        SELECT
+            effect.open_since IS NULL
+                AND (effect.request IS NULL OR effect.provider <> :provider) AS freeze_anew
+        FROM outbox.effect
+        WHERE effect.effect_key = claim.effect_key
+            AND effect.state = 'open'
+            AND effect.requests_sent = claim.requests_seen
+        FOR NO KEY UPDATE
+    ) AS locked
 ), reopened AS (
     UPDATE outbox.effect
     SET job_id = target.id,

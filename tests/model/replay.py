@@ -371,7 +371,7 @@ class Replay:
         """Compare what a process is about to settle with what the model has decided."""
         seat = self.processes[c].seat
         await seat.expect("settle_attempts")
-        told = json.loads(*seat.parameters["outcomes"])
+        (told,) = json.loads(seat.parameters["outcomes"])
         assert me is not None
         if (decision := _decision(told)) != me.decision:
             raise Disagreement(f"the model settles {me.decision}, the code {decision}")

@@ -183,7 +183,7 @@ def insert(scene: Scene, name: str, available_at: datetime | None = None) -> boo
         given |= NEW | {"available_at": available_at}
     else:
         at = available_at and available_at.isoformat()
-        given["jobs"] = [json.dumps(NEW | {"payload_fingerprint": "66" * 32, "available_at": at})]
+        given["jobs"] = json.dumps([NEW | {"payload_fingerprint": "66" * 32, "available_at": at}])
     return scene.run(name, **given)[0]["notified"] is not None
 
 

@@ -112,6 +112,11 @@ HOT = (
     "find_pending_job", "insert_job", "list_lanes", "promote_due_jobs", "read_effects",
     "release_held_jobs", "release_ordered_jobs", "reopen_effects", "settle_attempts",
 )  # fmt: skip
+#: Of these, those that work on a batch of jobs.
+BATCHED = (
+    "begin_effects", "claim_jobs", "extend_leases", "read_effects", "reopen_effects",
+    "settle_attempts",
+)  # fmt: skip
 
 
 def test_a_claim_steps_over_dead_entries_once(
@@ -208,6 +213,31 @@ def test_a_plan_made_while_the_queue_was_empty_serves_a_full_one(
     databases.drop(url)
 
 
+@pytest.mark.parametrize("known_effects", [0, 2, 20 * BATCH])
+@pytest.mark.parametrize("known_jobs", [0, 1, BATCH, 20 * BATCH])
+def test_a_batch_costs_in_proportion_whatever_the_planner_believes(
+    connection: psycopg.Connection, known_jobs: int, known_effects: int
+) -> None:
+    """What was in the tables at the last ANALYZE decides a plan; none of them may compare each job
+    of a batch with each other one.
+    """
+    nobody_analyzes(connection)
+    jobs.fill(connection, known_jobs)
+    jobs.remember(connection, known_effects)
+    connection.execute("ANALYZE outbox.job, outbox.effect")
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    for name in BATCHED:
+        prepare(connection, name)
+        explained(connection, name, dict.fromkeys(statements.parameters(name)), run=False)
+    connection.execute("DELETE FROM outbox.job")
+    connection.execute("DELETE FROM outbox.effect")
+    jobs.fill(connection, 2 * BATCH)
+    for name in BATCHED:
+        with connection.transaction(force_rollback=True):
+            plan = explained(connection, name, parameters(connection, name))
+        assert max(rows_seen(node) for node in nodes(plan)) <= 10 * BATCH, name
+
+
 def assert_bounded(plan: Plan) -> None:
     """By index, no sort of the table, and no more read than its jobs account for."""
     for node in nodes(plan):
@@ -229,7 +259,7 @@ def parameters(connection: psycopg.Connection, name: str) -> dict[str, object]:
         }  # fmt: skip
     else:
         given = batch(connection) | {"limit": 1000, "topics": [jobs.TOPIC], "priorities": [0]}
-    if name == "settle_attempts":
+    if name in {"read_effects", "reopen_effects", "settle_attempts"}:
         begin = {key: given[key] for key in statements.parameters("begin_effects")}
         connection.execute(statements.psycopg("begin_effects").encode(), begin)
     return {key: given[key] for key in statements.parameters(name)}
@@ -249,7 +279,7 @@ def batch(connection: psycopg.Connection) -> dict[str, object]:
         **{name: [value] * BATCH for name, value in each.items()},
         "job_ids": [job.id for job in claimed],
         "wire_keys": keys, "effect_keys": keys,
-        "outcomes": [as_json(Settlement(job, DELIVERED)) for job in claimed],
+        "outcomes": as_json([Settlement(job, DELIVERED) for job in claimed]),
         "claimed_by": "test", "provider": "p", "account": "a", "lease_seconds": 60.0,
     }  # fmt: skip
 
@@ -289,6 +319,12 @@ def nodes(plan: Plan) -> Iterator[Plan]:
     yield plan
     for child in plan.get("Plans", ()):
         yield from nodes(child)
+
+
+def rows_seen(node: Plan) -> int:
+    """How many rows a node has made or thrown away, all its loops together."""
+    thrown_away = [number for name, number in node.items() if name.startswith("Rows Removed by")]
+    return int((node["Actual Rows"] + sum(thrown_away)) * node["Actual Loops"])
 
 
 def buffers(plan: Plan) -> int:

@@ -28,9 +28,7 @@ def settle(scene: Scene, *outcomes: Row, claimed_by: str = CONSUMER) -> list[tup
     """Settle in one batch; of each, in their order, whether its claim held
     and its effect was written.
     """
-    rows = scene.run(
-        "settle_attempts", outcomes=[json.dumps(row) for row in outcomes], claimed_by=claimed_by
-    )
+    rows = scene.run("settle_attempts", outcomes=json.dumps(outcomes), claimed_by=claimed_by)
     return [(row["claim_held"], row["effect_written"]) for row in rows]
 
 

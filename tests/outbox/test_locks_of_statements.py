@@ -126,8 +126,8 @@ def of_claims(found: list[Claim]) -> Given:
         "requests": [request] * 3,
         "request_hashes": [hashlib.sha256(request).digest()] * 3,
         "requests_seen": [1] * 3,
-        "outcomes": [
-            json.dumps(
+        "outcomes": json.dumps(
+            [
                 {
                     "job_id": claim.id,
                     "claim_version": claim.claim_version,
@@ -139,9 +139,9 @@ def of_claims(found: list[Claim]) -> Given:
                     "refund": False,
                     "delay_seconds": 0,
                 }
-            )
-            for claim in found
-        ],
+                for claim in found
+            ]
+        ),
         "provider": "resend",
         "account": "acct",
     } | MINE

@@ -298,7 +298,7 @@ def insert(
         rows = scene.run(name, **given, **job)
     else:
         job["payload_fingerprint"] = "66" * 32
-        rows = scene.run(name, **given, jobs=[json.dumps(job)])
+        rows = scene.run(name, **given, jobs=json.dumps([job]))
     assert len(rows) == 1
     return rows[0]["notified"] is not None
 
@@ -343,7 +343,7 @@ def test_many_jobs_keep_their_order(scene: Scene) -> None:
         "payload": "{}", "payload_fingerprint": "66" * 32, "priority": 0, "expires_at": None,
         "available_at": None, "ordering_key": None, "max_attempts": None,
     }  # fmt: skip
-    jobs = [json.dumps(job | {"effect_key": key}) for key in ("c", "a", "b")]
+    jobs = json.dumps([job | {"effect_key": key} for key in ("c", "a", "b")])
     rows = scene.run("insert_jobs", topic=TOPIC, notify=False, jobs=jobs)
     assert [row["id"] for row in rows] == sorted(row["id"] for row in rows)
     assert scene.sql("SELECT effect_key FROM outbox.job ORDER BY position") == [

@@ -310,8 +310,8 @@ VALUES: dict[str, Any] = {
     "job_ids": IDS,
     "lease_seconds": 60.0,
     "limit": 50,
-    "outcomes": [
-        json.dumps(
+    "outcomes": json.dumps(
+        [
             {
                 "job_id": number,
                 "claim_version": 0,
@@ -326,9 +326,9 @@ VALUES: dict[str, Any] = {
                 "reason": "reason",
                 "detail": "detail",
             }
-        )
-        for number in IDS
-    ],
+            for number in IDS
+        ]
+    ),
     "priorities": [0, 0, 0, 1, 1, 1],
     "provider": "p",
     "request_hashes": [b"h"] * MANY,

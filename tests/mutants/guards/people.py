@@ -193,9 +193,9 @@ PEOPLE = [
         "waits for locks": Edit("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"),
         "stronger lock": Edit("FOR NO KEY UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"),
         "not materialized": same(MATERIALIZED, "old AS MATERIALIZED", "old AS"),
-        "every payload": Edit("WHERE ended_job.id = old.id", ""),
-        "another job's request": Edit("AND old.id = effect.job_id", ""),
-        "another key's request": Edit("old.effect_key = effect.effect_key AND", ""),
+        "every payload": Edit("WHERE ended_job.id = ANY (ARRAY(SELECT old.id FROM old))", ""),
+        "another job's request": Edit("AND effect.job_id = old.id", ""),
+        "another key's request": Edit("effect.effect_key = old.effect_key AND", ""),
         "a held one's request": same("""
             By the table's own constraints a held effect is open (open_since is set), and of the
             others only open ones have a request.""",
@@ -204,10 +204,12 @@ PEOPLE = [
         "no request again": same("""
             A request that is gone is set to nothing once more; the condition spares the write.""",
             "AND effect.request IS NOT NULL", ""),
-        "any order of keys": Edit("ORDER BY effect.effect_key", ""),
-        "no lock of the effect": Edit("FOR NO KEY UPDATE OF effect", ""),
-        "stronger lock of the effect": Edit("FOR NO KEY UPDATE OF effect", "FOR UPDATE OF effect"),
+        "any order of keys": Edit("ORDER BY effect_key) AS old", ") AS old"),
+        "no lock of the effect": Edit("FOR NO KEY UPDATE ) AS locked", ") AS locked"),
+        "stronger lock of the effect": Edit("FOR NO KEY UPDATE ) AS locked", "FOR UPDATE ) AS locked"),
         "targets not materialized": same(MATERIALIZED, "target AS MATERIALIZED", "target AS"),
-        "every request": Edit("WHERE effect.effect_key = target.effect_key", ""),
+        "every request": Edit(
+            "WHERE effect.effect_key = ANY (ARRAY(SELECT target.effect_key FROM target))", ""
+        ),
     }),
 ]  # fmt: skip

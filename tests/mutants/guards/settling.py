@@ -122,21 +122,20 @@ SETTLING = [
         "a held one goes first": Edit("effect_state = 'open' AND NOT nothing_open AS", "NOT nothing_open AS"),
         "an untouched effect has moved on": Edit("SELECT effect_state IS NOT NULL AND", "SELECT"),
         "a written effect has moved on": Edit("AND number NOT IN (TABLE written) AS on_", "AS on_"),
-        "every job is removed": same(ONE_CHANGE,
-            "AND job_action IN ('done', 'duplicate', 'dead', 'cancelled')", ""
+        "what has moved on ends": Edit("NOT moved.on_ AND job_action IN", "job_action IN"),
+        "every job ends": Edit(
+            "AND job_action IN ('done', 'duplicate', 'dead', 'cancelled') AS ends", "AS ends"
         ),
+        "every job is removed": same(ONE_CHANGE, "AND ends RETURNING", "RETURNING"),
         "others' jobs are removed": Edit(
-            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT job_id FROM decided))"
-            " AND job_action IN ('done'",
-            "job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('done'",
+            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND ends",
+            "job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND ends",
         ),
         "looks through all jobs for one to remove": same(BY_INDEX,
-            "AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('done'",
-            "AND job_action IN ('done'",
+            "AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND ends", "AND ends"
         ),
         "looks through all jobs for one to keep": same(BY_INDEX,
-            "AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('retry'",
-            "AND job_action IN ('retry'",
+            "AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND NOT ends", "AND NOT ends"
         ),
         "a delivered job ends twice": Edit("WHERE job_action <> 'done'", ""),
         "every attempt is given back": Edit(
@@ -161,13 +160,10 @@ SETTLING = [
             "coalesce(decided.retry_first, job.retry_first)", "coalesce(decided.retry_first, false)"
         ),
         "a job forgets its error": Edit("coalesce(reason, job.last_error)", "reason"),
-        "an ended job is kept": Edit(
-            "job_action IN ('retry', 'retry_now', 'hold', 'give_back')", "true"
-        ),
+        "an ended job is kept": Edit("AND NOT ends", ""),
         "others' jobs are kept": Edit(
-            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT job_id FROM decided))"
-            " AND job_action IN ('retry'",
-            "job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND job_action IN ('retry'",
+            "job.id = decided.job_id AND job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND NOT ends",
+            "job.id = ANY (ARRAY(SELECT job_id FROM decided)) AND NOT ends",
         ),
         "the claim stays": Edit(
             "claimed_by = NULL, claimed_at = NULL, lease_until = NULL,",

@@ -102,8 +102,8 @@ class Scene:
         (connection or self.connection).execute(
             statements.psycopg("settle_attempts").encode(),
             {
-                "outcomes": [
-                    json.dumps(
+                "outcomes": json.dumps(
+                    [
                         {
                             "job_id": claim.id,
                             "claim_version": claim.claim_version,
@@ -118,8 +118,8 @@ class Scene:
                             "reason": reason,
                             "detail": detail,
                         }
-                    )
-                ],
+                    ]
+                ),
                 "claimed_by": CONSUMER,
             },
         )
