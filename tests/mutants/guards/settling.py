@@ -71,7 +71,11 @@ SETTLING = [
         "passes over a locked effect": Edit(
             "FOR NO KEY UPDATE ) AS locked", "FOR NO KEY UPDATE SKIP LOCKED ) AS locked"
         ),
-        "any of a key": Edit("DISTINCT ON (effect_key)", ""),
+        "any of a key": same("""
+            A row is changed once in a statement: by the first that the join brings, and while it reads
+            what was chosen from front to back, that is the one to be chosen. The word leaves nothing
+            to the join.""",
+            "DISTINCT ON (effect_key)", ""),
         "an acceptance does not go first": Edit("ORDER BY effect_key, accepted DESC,", "ORDER BY effect_key,"),
         "an acceptance goes last": Edit("accepted DESC", "accepted"),
         "any job of a key": same("""
