@@ -6,7 +6,7 @@ No library is imported that the caller doesn't use itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,13 @@ Ids = list[int]
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A statement that returns ids, to be run once for each of ``parameters``."""
+    """A statement that returns ids, to be run once for each of ``parameters``; ``count`` ids come
+    of it in all.
+    """
 
     statement: str
-    parameters: Sequence[Mapping[str, object]]
+    parameters: Iterable[Mapping[str, object]]
+    count: int
 
     @property
     def query(self) -> bytes:
@@ -140,8 +143,10 @@ _KINDS: tuple[tuple[str, tuple[str, ...], Callable[..., Ids | Awaitable[Ids]]], 
 
 
 def _ids(rows: Sequence[Any], wish: Insert) -> Ids:
-    if wish.parameters and not rows:
-        raise WrongConnection("the INSERT returned no row; is this really PostgreSQL?")
+    if len(rows) != wish.count:
+        raise WrongConnection(
+            f"the INSERT of {wish.count} jobs returned {len(rows)} rows; is this really PostgreSQL?"
+        )
     return [int(row[0]) for row in rows]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 #: As pydantic reads them, so that one setting means the same to producers and consumers.
 _OFF = {"0", "f", "false", "n", "no", "off"}
-#: So many jobs of ``enqueue_many`` go in one statement: a round trip for them is nothing by then.
+#: So many jobs of ``enqueue_many``, or of so much JSON, go in one statement: a round trip for them
+#: is nothing by then, and they lie in memory several times over, here and on the server.
 _AT_ONCE = 1000
+_CHARACTERS_AT_ONCE = 4 * 1024**2
 
 
 class Outbox:
@@ -111,7 +113,7 @@ class Outbox:
             max_attempts=max_attempts,
         )
         row = {**job.row(topic), "notify": self._notify}
-        ids = insert(caller, Insert("insert_job", [row]))
+        ids = insert(caller, Insert("insert_job", [row], 1))
         return ids[0] if isinstance(ids, list) else _first(ids)
 
     @overload
@@ -127,31 +129,46 @@ class Outbox:
     ) -> list[int] | Awaitable[list[int]]:
         """Write many jobs of a topic into the caller's transaction; returns their ids in order.
 
-        A statement for each thousand. ``caller`` as for :meth:`enqueue`.
+        A statement for each thousand, or each 4 MB. ``caller`` as for :meth:`enqueue`.
 
         Raises:
             InvalidJob: an argument is wrong, ``field`` says of which job; raised before any SQL.
             WrongConnection: as for :meth:`enqueue`.
         """
-        rows = [_row(number, job, topic) for number, job in enumerate(jobs)]
-        parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-        given = [{"jobs": _as_json(part), "topic": topic, "notify": self._notify} for part in parts]
-        return insert(caller, Insert("insert_jobs", given))
+        rows = [_as_json(number, job, topic) for number, job in enumerate(jobs)]
+        given = (
+            {"jobs": f"[{','.join(part)}]", "topic": topic, "notify": self._notify}
+            for part in _parts(rows)
+        )
+        return insert(caller, Insert("insert_jobs", given, len(rows)))
 
 
 async def _first(ids: Awaitable[list[int]]) -> int:
     return (await ids)[0]
 
 
-def _row(number: int, job: NewJob, topic: str) -> dict[str, object]:
+def _as_json(number: int, job: NewJob, topic: str) -> str:
     """A job as the statement reads it; an error says which of them it is about."""
     try:
-        return job.row(topic)
+        return _encode(job.row(topic))
     except InvalidJob as error:
         raise InvalidJob(f"jobs[{number}].{error.field}", error.problem) from None
 
 
-_as_json = json.JSONEncoder(
+_encode = json.JSONEncoder(
     check_circular=False,
     default=lambda value: value.hex() if isinstance(value, bytes) else str(value),
 ).encode
+
+
+def _parts(rows: Iterable[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    size = 0
+    for row in rows:
+        size += len(row)
+        if len(part) == _AT_ONCE or (part and size > _CHARACTERS_AT_ONCE):
+            yield part
+            part, size = [], len(row)
+        part.append(row)
+    if part:
+        yield part

@@ -1,16 +1,17 @@
 -- Writes the outcomes of a batch of attempts, each fenced by its claim. Locks: the job rows, then
--- the ledger rows, each sorted. A ledger row is touched only while it is open and nobody has begun
--- a try since ours (requests_seen), with one exception: an acceptance in hand moves an effect from
--- open or held to delivered, whoever holds the claim by now. An outcome whose ledger row has moved
--- on sends its job back into the queue, unspent: the next begin reads what to do. (After an outage
--- one batch may hold two outcomes of one job, from two claims: hence the numbers.)
+-- the ledger rows, each sorted (keys as the tables sort them: "C"). A ledger row is touched only
+-- while it is open and nobody has begun a try since ours (requests_seen), with one exception: an
+-- acceptance in hand moves an effect from open or held to delivered, whoever holds the claim by now.
+-- An outcome whose ledger row has moved on sends its job back into the queue, unspent: the next
+-- begin reads what to do. (After an outage one batch may hold two outcomes of one job, from two
+-- claims: hence the numbers.)
 WITH outcome AS (
     SELECT *, ordinality AS number
     FROM ROWS FROM (
         json_to_recordset(CAST(:outcomes AS json)) AS (
-            job_id bigint, claim_version bigint, effect_key text, requests_seen bigint,
-            effect_state text, nothing_open boolean, message_id text, job_action text,
-            refund boolean, delay_seconds float8, reason text, detail text
+            job_id bigint, claim_version bigint, effect_key text COLLATE "C",
+            requests_seen bigint, effect_state text, nothing_open boolean, message_id text,
+            job_action text, refund boolean, delay_seconds float8, reason text, detail text
         )
     ) WITH ORDINALITY
     ORDER BY job_id

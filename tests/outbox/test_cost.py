@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -67,9 +68,22 @@ _HOT = """
 SELECT n_tup_upd AS updates, n_tup_hot_upd AS hot FROM pg_stat_user_tables
 WHERE relid = 'outbox.job'::regclass
 """
-DELIVERED = Outcome(
-    JobAction.DONE, effect_state=EffectState.DELIVERED, requests_seen=1, nothing_open=True,
-    message_id="m", reason="r", detail="d",
+#: Every kind of end, as they may meet in one batch.
+OUTCOMES = (
+    Outcome(
+        JobAction.DONE, effect_state=EffectState.DELIVERED, requests_seen=1, nothing_open=True,
+        message_id="m", reason="r", detail="d",
+    ),
+    Outcome(
+        JobAction.RETRY, effect_state=EffectState.OPEN, requests_seen=1, reason="r",
+        delay_seconds=1.0,
+    ),
+    Outcome(JobAction.HOLD, effect_state=EffectState.HELD, requests_seen=1, reason="r"),
+    Outcome(
+        JobAction.DEAD, effect_state=EffectState.REJECTED, requests_seen=1, nothing_open=True,
+        reason="r",
+    ),
+    Outcome(JobAction.DUPLICATE, reason="r"),
 )  # fmt: skip
 CLAIM = {
     "topics": [jobs.TOPIC],
@@ -153,7 +167,7 @@ def large_database_url(databases: Databases, request: pytest.FixtureRequest) -> 
 
 def nobody_analyzes(connection: psycopg.Connection) -> None:
     """Leave both tables to the test's own ANALYZE and VACUUM."""
-    for table in ("job", "effect"):
+    for table in ("job", "effect", "ended_job"):
         connection.execute(f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = off)".encode())
 
 
@@ -213,29 +227,83 @@ def test_a_plan_made_while_the_queue_was_empty_serves_a_full_one(
     databases.drop(url)
 
 
-@pytest.mark.parametrize("known_effects", [0, 2, 20 * BATCH])
+@pytest.mark.parametrize("known_effects", [0, 1, 20 * BATCH])
 @pytest.mark.parametrize("known_jobs", [0, 1, BATCH, 20 * BATCH])
 def test_a_batch_costs_in_proportion_whatever_the_planner_believes(
     connection: psycopg.Connection, known_jobs: int, known_effects: int
 ) -> None:
-    """What was in the tables at the last ANALYZE decides a plan; none of them may compare each job
-    of a batch with each other one.
+    """What was in the tables at the last ANALYZE decides a plan; none of them compares each job of
+    a batch with each other one, but for retries while the ledger is believed to hold one row.
     """
     nobody_analyzes(connection)
     jobs.fill(connection, known_jobs)
     jobs.remember(connection, known_effects)
-    connection.execute("ANALYZE outbox.job, outbox.effect")
-    connection.execute("SET plan_cache_mode = force_generic_plan")
-    for name in BATCHED:
-        prepare(connection, name)
-        explained(connection, name, dict.fromkeys(statements.parameters(name)), run=False)
+    plan_now(connection, BATCHED)
     connection.execute("DELETE FROM outbox.job")
     connection.execute("DELETE FROM outbox.effect")
     jobs.fill(connection, 2 * BATCH)
     for name in BATCHED:
         with connection.transaction(force_rollback=True):
             plan = explained(connection, name, parameters(connection, name))
-        assert max(rows_seen(node) for node in nodes(plan)) <= 10 * BATCH, name
+        compares = name == "reopen_effects" and known_effects == 1
+        assert rows_seen_at_most(plan) <= (BATCH**2 if compares else 10 * BATCH), name
+
+
+@pytest.mark.parametrize("known", [0, 1, 20 * BATCH])
+def test_many_that_are_due_or_old_cost_in_proportion(
+    connection: psycopg.Connection, known: int
+) -> None:
+    """The same of what goes by the thousand: jobs whose time has come, payloads to be forgotten."""
+    nobody_analyzes(connection)
+    late_and_old(connection, known)
+    names = ("promote_due_jobs", "prune_ended_jobs")
+    plan_now(connection, names)
+    many = 20 * BATCH
+    late_and_old(connection, many)
+    given = {
+        "ended_as": "dead", "after_ended_at": "-infinity", "after_id": 0, "days": 1.0,
+        "limit": many,
+    }  # fmt: skip
+    for name in names:
+        needed = {key: given[key] for key in statements.parameters(name)}
+        plan = explained(connection, name, needed)
+        assert rows_seen_at_most(plan) <= 10 * many, name
+    left = "SELECT count(*) FROM outbox.job WHERE position IS NULL"
+    assert counts_of(connection, left) == (0,)
+    left = "SELECT count(*) FROM outbox.effect WHERE request IS NOT NULL"
+    assert counts_of(connection, left) == (0,)
+
+
+def late_and_old(connection: psycopg.Connection, count: int) -> None:
+    """So many jobs that are due, and as many that ended nine days ago with a request left frozen;
+    nothing else.
+    """
+    for table in ("job", "ended_job", "effect"):
+        connection.execute(f"DELETE FROM outbox.{table}".encode())
+    jobs.fill(connection, count)
+    connection.execute(
+        "UPDATE outbox.job SET waiting = 'backoff', position = NULL, available_at = now()"
+    )
+    jobs.remember(connection, count)
+    connection.execute(
+        "UPDATE outbox.effect SET state = 'open', settled_at = NULL, request = 'x',"
+        " open_since = NULL"
+    )
+    connection.execute(
+        "INSERT INTO outbox.ended_job (id, topic, priority, effect_key, payload,"
+        " payload_fingerprint, enqueued_at, attempts, claim_version, ended_as, reason, ended_at)"
+        " SELECT job_id, topic, 0, effect_key, '{}', payload_fingerprint, now(), 1, 1, 'dead', 'r',"
+        " now() - interval '9 days' FROM outbox.effect"
+    )
+
+
+def plan_now(connection: psycopg.Connection, names: Iterable[str]) -> None:
+    """Plan statements for the tables as they are, for good."""
+    connection.execute("ANALYZE outbox.job, outbox.effect, outbox.ended_job")
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    for name in names:
+        prepare(connection, name)
+        explained(connection, name, dict.fromkeys(statements.parameters(name)), run=False)
 
 
 def assert_bounded(plan: Plan) -> None:
@@ -279,7 +347,7 @@ def batch(connection: psycopg.Connection) -> dict[str, object]:
         **{name: [value] * BATCH for name, value in each.items()},
         "job_ids": [job.id for job in claimed],
         "wire_keys": keys, "effect_keys": keys,
-        "outcomes": as_json([Settlement(job, DELIVERED) for job in claimed]),
+        "outcomes": as_json(list(map(Settlement, claimed, cycle(OUTCOMES)))),
         "claimed_by": "test", "provider": "p", "account": "a", "lease_seconds": 60.0,
     }  # fmt: skip
 
@@ -321,10 +389,17 @@ def nodes(plan: Plan) -> Iterator[Plan]:
         yield from nodes(child)
 
 
-def rows_seen(node: Plan) -> int:
-    """How many rows a node has made or thrown away, all its loops together."""
-    thrown_away = [number for name, number in node.items() if name.startswith("Rows Removed by")]
-    return int((node["Actual Rows"] + sum(thrown_away)) * node["Actual Loops"])
+def rows_seen_at_most(plan: Plan) -> int:
+    """How many rows a node of it has made or thrown away, all its loops together."""
+    return max(
+        int(node["Actual Loops"] * (node["Actual Rows"] + sum(thrown_away(node))))
+        for node in nodes(plan)
+    )
+
+
+def thrown_away(node: Plan) -> Iterator[float]:
+    """The rows a loop that a node has read in vain, by its reasons."""
+    return (number for name, number in node.items() if name.startswith("Rows Removed by"))
 
 
 def buffers(plan: Plan) -> int:

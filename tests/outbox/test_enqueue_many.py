@@ -94,6 +94,27 @@ def test_a_hundred_thousand_keep_their_order(
     assert len(rows) == 100_000
 
 
+def test_large_ones_go_a_few_at_a_time(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one statement carries stays some MB, whatever the jobs hold: it lies in memory several
+    times over, and of 1 GB in one value PostgreSQL breaks the connection.
+    """
+    sent: list[int] = []
+
+    class Counting(psycopg.Cursor[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            sent.append(len(params["jobs"]))
+            return super().execute(query, params, **options)
+
+    # One byte each in a payload, and six in the JSON around it.
+    large = [NewJob(payload={"t": "\x7f" * 40_000}, effect_key=f"large-{n}") for n in range(60)]
+    with psycopg.connect(database_url) as producing:
+        monkeypatch.setattr("psycopg.Cursor", Counting)
+        ids = Outbox().enqueue_many(producing, TOPIC, [*large, *new_jobs(1)])
+        assert len(set(ids)) == 61
+    assert len(sent) == 4
+    assert max(sent) <= 4 * 1024**2 + 1000
+
+
 def test_one_that_is_wrong_refuses_all_before_any_sql(database_url: str) -> None:
     """The error names the job and the field, and the transaction goes on."""
     jobs = [*new_jobs(2_500), NewJob(payload={"price": float("nan")}, effect_key="e")]

@@ -433,6 +433,25 @@ def test_rows_are_locked_lowest_first(
         work.result(10)
 
 
+@pytest.mark.parametrize(
+    "prepare",
+    [begin_effects, *(prepare for prepare, _, column in ORDER if column == "effect_key")],
+    ids=name_of,
+)
+def test_keys_have_one_order_in_every_database(scene: Scene, prepare: Prepare) -> None:
+    """That of the tables: by a database's own collation one statement would lock B before a, and
+    another a before B.
+    """
+    name, given = prepare.__name__, prepare(scene)
+    query = f"EXPLAIN (VERBOSE) {statements.psycopg(name)}"
+    given = {key: given[key] for key in statements.parameters(name)}
+    lines = [row[0] for row in scene.connection.execute(query.encode(), given)]
+    keys = [key for line in lines if "Sort Key:" in line for key in line.split(", ")]
+    sorted_by = [key for key in keys if "effect_key" in key]
+    assert all('COLLATE "C"' in key for key in sorted_by), sorted_by
+    assert sorted_by or prepare in (resolve_effects, retry_jobs)  # these follow the index
+
+
 def test_new_keys_are_written_lowest_first(scene: Scene) -> None:
     """Two who begin the same new keys wait for one another's inserts; in one order, never both."""
     given = begin_effects(scene)

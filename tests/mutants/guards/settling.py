@@ -37,6 +37,7 @@ SETTLING = [
             "SELECT *, number IN (TABLE claim) AS claim_held", "SELECT *, true AS claim_held"
         ),
         "any order of keys": Edit("ORDER BY effect_key ) AS wish", ") AS wish"),
+        "keys in an order of the database": Edit('effect_key text COLLATE "C"', "effect_key text"),
         "another key's row": Edit("effect.effect_key = wish.effect_key AND (", "true AND ("),
         "the ledger asks for no claim": Edit("wish.claim_held AND", ""),
         "a settled effect is written over": Edit("AND effect.state = 'open' AND", "AND"),
