@@ -213,7 +213,8 @@ def test_an_enqueue_gives_exactly_the_parameters(
     Outbox().enqueue(anybody, "t", {}, effect_key="e")
     Outbox().enqueue_many(anybody, "t", [NewJob(payload={}, effect_key="e")])
     (wish,) = [wish for wish in seen if wish.statement == name]
-    assert set(wish.parameters[0]) == statements.parameters(name)
+    (given,) = wish.parameters
+    assert set(given) == statements.parameters(name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PRODUCERS])
