@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiprocessing.connection import Connection as Link
 
-from benchmarks.crew import crew, listening, run, together
+from benchmarks.crew import crew, listening, messages, peak_megabytes, run, together
 
 #: More than the buffer of a pipe or socket holds.
 LONG = 10_000_000
@@ -26,3 +26,18 @@ def test_a_long_answer_arrives_whole() -> None:
     with crew(answering, (), ()) as workers:
         answers = together(workers, "go on")
     assert [len(answer) for answer in answers] == [LONG, LONG]
+
+
+def weighed(link: Link) -> None:
+    """Be a process that says how much memory it has held."""
+    for _ in messages(link):
+        link.send(peak_megabytes())
+
+
+def test_a_large_parent_makes_no_large_child() -> None:
+    """What a process was before its exec, a copy of its parent, is not its own memory."""
+    ballast = bytearray(400_000_000)
+    with crew(weighed, ()) as (worker,):
+        worker.tell("how much?")
+        assert worker.receive() < 300 < peak_megabytes()
+    del ballast
