@@ -126,24 +126,23 @@ def cpu_seconds() -> float:
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process has held.
+    """The most memory that this process has held."""
+    return _megabytes("VmHWM")
 
-    By the mark of its own memory, where there is a /proc: what getrusage tells also counts what the
-    process was before its exec, a copy of its parent (Linux in KiB, macOS in bytes).
+
+def resident_megabytes() -> float:
+    """The memory that this process holds now (its peak where there is no /proc)."""
+    return _megabytes("VmRSS")
+
+
+def _megabytes(mark: str) -> float:
+    """By a mark of the process's own memory: what getrusage tells also counts what the process was
+    before its exec, a copy of its parent (Linux in KiB, macOS in bytes).
     """
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
-    mark = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(mark.split()[1]) / 2**10
-
-
-def resident_megabytes() -> float:
-    """The memory that this process holds now (its peak where there is no /proc)."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return peak_megabytes()
-    return pages * resource.getpagesize() / 2**20
+    line = next(line for line in status.splitlines() if line.startswith(f"{mark}:"))
+    return int(line.split()[1]) / 2**10

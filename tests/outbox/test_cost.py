@@ -166,7 +166,7 @@ def large_database_url(databases: Databases, request: pytest.FixtureRequest) -> 
 
 
 def nobody_analyzes(connection: psycopg.Connection) -> None:
-    """Leave both tables to the test's own ANALYZE and VACUUM."""
+    """Leave the tables to the test's own ANALYZE and VACUUM."""
     for table in ("job", "effect", "ended_job"):
         connection.execute(f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = off)".encode())
 
@@ -215,10 +215,7 @@ def test_a_plan_made_while_the_queue_was_empty_serves_a_full_one(
             connection.execute("DELETE FROM outbox.job")
         if state != "never used":
             connection.execute("VACUUM (ANALYZE) outbox.job, outbox.effect")
-        connection.execute("SET plan_cache_mode = force_generic_plan")
-        for name in HOT:
-            prepare(connection, name)
-            explained(connection, name, dict.fromkeys(statements.parameters(name)), run=False)
+        plan_now(connection, HOT)
         connection.execute("DELETE FROM outbox.effect")
         fill(connection)
         for name in HOT:
@@ -238,6 +235,7 @@ def test_a_batch_costs_in_proportion_whatever_the_planner_believes(
     nobody_analyzes(connection)
     jobs.fill(connection, known_jobs)
     jobs.remember(connection, known_effects)
+    connection.execute("ANALYZE outbox.job, outbox.effect")
     plan_now(connection, BATCHED)
     connection.execute("DELETE FROM outbox.job")
     connection.execute("DELETE FROM outbox.effect")
@@ -257,6 +255,7 @@ def test_many_that_are_due_or_old_cost_in_proportion(
     nobody_analyzes(connection)
     late_and_old(connection, known)
     names = ("promote_due_jobs", "prune_ended_jobs")
+    connection.execute("ANALYZE outbox.job, outbox.effect, outbox.ended_job")
     plan_now(connection, names)
     many = 20 * BATCH
     late_and_old(connection, many)
@@ -298,8 +297,7 @@ def late_and_old(connection: psycopg.Connection, count: int) -> None:
 
 
 def plan_now(connection: psycopg.Connection, names: Iterable[str]) -> None:
-    """Plan statements for the tables as they are, for good."""
-    connection.execute("ANALYZE outbox.job, outbox.effect, outbox.ended_job")
+    """Plan statements for what is believed of the tables by now, for good."""
     connection.execute("SET plan_cache_mode = force_generic_plan")
     for name in names:
         prepare(connection, name)
